@@ -1,9 +1,11 @@
 """What do ordinary training steps do? One function for each feature, all small and seeded."""
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -134,6 +136,42 @@ def counted_by_group() -> Job:
     """The optimizer's own count is in its groups."""
     model = net()
     return trained(model, Warming([{"params": model[:4].parameters()}, {"params": model[4:].parameters()}]), rows)
+
+
+class InPython(Optimizer):
+    """Counts in Python numbers, as optimizers of many libraries do: of a parameter, and of a group."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        super().__init__(parameters, {"lr": 0.1, "betas": (0.9, 0.99), "calls": 0})
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for group in self.param_groups:
+            group["calls"] += 1
+            rate = group["lr"] / math.sqrt(group["calls"])
+            for parameter in group["params"]:
+                self._update(parameter, self.state[parameter], group["betas"], rate)
+
+    def _update(self, parameter: Tensor, state: dict[str, Any], betas: tuple[float, float], rate: float) -> None:
+        beta1, beta2 = betas
+        if not state:
+            state |= {"step": 0, "decay": 1.0, "is_first": True}
+            state |= {"mean": torch.zeros_like(parameter), "square": torch.zeros_like(parameter)}
+        assert parameter.grad is not None
+        state["step"] += 1
+        state["decay"] *= 0.99
+        state["mean"].lerp_(parameter.grad, 1 - beta1)
+        state["square"].mul_(beta2).addcmul_(parameter.grad, parameter.grad, value=1 - beta2)
+        bias = math.sqrt(1 - math.pow(beta2, state["step"])) / (1 - beta1 ** state["step"])
+        warm = min(1.0, state["step"] / 2) * (0.5 if state["is_first"] else state["decay"])
+        state["is_first"] = False
+        parameter.addcdiv_(state["mean"], state["square"].sqrt().add_(1e-8), value=-rate * bias * warm)
+
+
+def counted_in_python() -> Job:
+    """The numbers of later steps are others."""
+    model = net()
+    return trained(model, InPython(model.parameters()), rows)
 
 
 def parameter_groups() -> Job:
@@ -773,6 +811,7 @@ FEATURES: tuple[Make, ...] = (
     matrices_by_muon,
     parameter_groups,
     counted_by_group,
+    counted_in_python,
     scheduler_in_the_step,
     clipped,
     accumulated,

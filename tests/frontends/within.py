@@ -18,6 +18,7 @@ from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.tracing.signature import Signature, signature
 from outgrow.frontends.user import configuration
 from outgrow.frontends.user.containers import open_containers
+from outgrow.frontends.user.plain import NumberSlot, numbers_of
 from outgrow.frontends.user.state import StateSlot, Training, state_tensors
 from outgrow.ir.graph import Graph
 from outgrow.plan import Budget
@@ -42,7 +43,7 @@ SMALL_BYTES = 512
 class Left:
     """What a training leaves: leaves of what steps returned, state by slot, and the generator after each step.
 
-    The others are of the end: rates of optimizers, and of which parameters gradients are asked for.
+    The others are of the end: rates and numbers of optimizers, and of which parameters gradients are asked for.
     """
 
     returned: list[object] = field(default_factory=list[object])
@@ -50,6 +51,7 @@ class Left:
     generators: list[Tensor] = field(default_factory=list[Tensor])
     state: dict[StateSlot, Tensor] = field(default_factory=dict[StateSlot, Tensor])
     rates: list[float] = field(default_factory=list[float])
+    numbers: dict[NumberSlot, object] = field(default_factory=dict[NumberSlot, object])
     trained: list[bool] = field(default_factory=list[bool])
 
 
@@ -67,6 +69,7 @@ def left_by(make: Make, ran: Callable[[Job, tuple[object, ...]], object]) -> Lef
         left.generators.append(torch.get_rng_state())
     left.state = dict(state_tensors(Training(job.models, job.optimizers)))
     left.rates = [group["lr"] for optimizer in job.optimizers for group in optimizer.param_groups]
+    left.numbers = numbers_of(Training(job.models, job.optimizers))
     left.trained = [parameter.requires_grad for model in job.models for parameter in model.parameters()]
     return left
 
@@ -84,6 +87,8 @@ def differences(found: Left, expected: Left) -> list[object]:
     names += [f"generator after step {at}" for at, pair in enumerate(drawn) if not torch.equal(*pair)]
     slots = dict.fromkeys((*found.state, *expected.state))
     names += [slot for slot in slots if not _same(found.state.get(slot), expected.state.get(slot))]
+    names += [slot for slot in expected.numbers if found.numbers.get(slot) != expected.numbers[slot]]
+    names += [] if found.numbers.keys() == expected.numbers.keys() else ["numbers"]
     names += [] if found.trained == expected.trained else ["trained"]
     return names if found.rates == expected.rates else [*names, "rates"]
 

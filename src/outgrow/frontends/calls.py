@@ -105,10 +105,10 @@ def _put_back(feed: Feed, before: Mapping[str, torch.UntypedStorage]) -> None:
 def put_results(feed: Feed, outcome: Outcome) -> None:
     """Hang new state and gradients where the captured step left them."""
     for item in feed.given.captured.puts:
-        result = None if item.result is None else outcome.results[item.result]
-        assert result is None or isinstance(result, Tensor), f"{item.slot} holds tensors"
-        spread = feed.given.captured.spreads.get(item.slot)
-        put(item.slot, result if result is None or spread is None else spread.around(result), feed.training)
+        result = item.number if item.result is None else outcome.results[item.result]
+        spread = feed.given.captured.spreads.get(item.slot) if isinstance(result, Tensor) else None
+        assert result is None or isinstance(result, Tensor | int | float), f"{item.slot} holds a tensor or a number"
+        put(item.slot, spread.around(result) if isinstance(result, Tensor) and spread else result, feed.training)
 
 
 def settle(feed: Feed, outcome: Outcome) -> object:

@@ -231,9 +231,10 @@ class Entries:
             return
         found = next((name for item in alike if (name := item.outside.other()) is not None), None)
         looking = (item for item in alike if not item.guards_hold(self._training))
-        counter = next((counter for item in looking for counter in item.counters), None)
-        if found is None and counter is not None:
-            remark(_LOOKED.format(title(counter.slot)))
+        slots = (slot for item in looking for slot in item.counting_slots())
+        slot = next(slots, None)
+        if found is None and slot is not None:
+            remark(_LOOKED.format(title(slot)))
             return
         remark(_ANEW.format(_SOMETHING if found is None else f"`{found}`"))
 

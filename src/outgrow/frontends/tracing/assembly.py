@@ -98,6 +98,7 @@ class _Assembly:
             questions=self.traced.questions,
             device=device,
             elsewhere=elsewhere_of(self.conversion.devices, device, graph),
+            numbers=self.traced.numbers.known,
         )
 
     def _bind(self, node: fx.Node, slot: Slot, tensor: Tensor) -> None:
@@ -184,6 +185,7 @@ class _Assembly:
         begun = self.traced.begun
         slots = [(at, slot) for at, slot in outputs if slot is not None and not isinstance(slot, Leaf)]
         puts = [Put(slot, numbers[at], begun.get(slot)) for at, slot in slots]
+        puts += [Put(slot, None, number) for slot, number in self.traced.numbers.placed.items()]
         return (*puts, *(Put(slot, None) for slot in self.traced.emptied))
 
     def _returned(self, numbers: Mapping[int, int]) -> Returned:

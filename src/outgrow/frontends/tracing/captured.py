@@ -26,14 +26,15 @@ from outgrow.frontends.user.counts import Count
 from outgrow.frontends.user.devices import CPU
 from outgrow.frontends.user.guards import Guards
 from outgrow.frontends.user.outside import Changed, Filled, Outside
+from outgrow.frontends.user.plain import Number, NumberSlot
 from outgrow.frontends.user.sharing import address, place
 from outgrow.frontends.user.state import (
     BatchSlot,
     BufferSlot,
     ConstantSlot,
     GradientSlot,
-    GroupSlot,
     HeldSlot,
+    OptimizerSlot,
     ParameterSlot,
     Slot,
     Spread,
@@ -51,7 +52,8 @@ from outgrow.ir.graph import Graph
 class Put:
     """After the step, result number `result` hangs in `slot`; if it is None, the slot is empty.
 
-    `number` is its content, if it is one number that is the same in every call: a counter that begins.
+    `number` is its content, if it is one number that is the same in every call: a counter that begins, in a tensor or,
+    where there is no result, as it is.
     """
 
     slot: StateSlot
@@ -118,7 +120,8 @@ class Captured:
 
     Each input storage is that of the tensor in its slot (`slots`). Offsets of values count from the first byte of that
     storage; for a batch slot from the tensor's own first byte, so that a batch may be a slice of something larger.
-    `hyper` are the slots of floats that are scalars of the graph, by the names of these.
+    `hyper` are the slots of numbers that are scalars of the graph, by the names of these; it serves while the other
+    `numbers` that optimizers keep are what they were.
 
     Results of the graph that no `Put` and no leaf of `returned` names are gradients that were there before the step.
     `stale` gradients are replaced unread, as in a step that begins with `zero_grad`: they are not inputs, and can go
@@ -134,7 +137,7 @@ class Captured:
 
     graph: Graph
     slots: Mapping[str, Slot]
-    hyper: Mapping[str, GroupSlot]
+    hyper: Mapping[str, NumberSlot]
     puts: tuple[Put, ...]
     stale: tuple[GradientSlot, ...]
     returned: Returned
@@ -153,6 +156,7 @@ class Captured:
     spreads: Mapping[StateSlot, Spread] = field(default_factory=dict[StateSlot, Spread])
     device: torch.device = CPU
     elsewhere: frozenset[str] = frozenset()
+    numbers: Mapping[NumberSlot, Number] = field(default_factory=dict[NumberSlot, Number])
 
     def counting(self, counts: tuple[Count, ...]) -> "Captured":
         """Return this step as one for which it makes no difference how far it has counted."""
@@ -213,6 +217,8 @@ class Captured:
         """Whether the step, traced anew with hyper-parameters and counters as they are now, would be this graph."""
         if not (self._is_in_place(training) and all(count.still_holds() for count in self.counts)):
             return False
+        if any(read(slot, training) != number for slot, number in self.numbers.items()):
+            return False
         seen = [counter.seen(number) for counter, number in self._counted(training)]
         numbers = [number for number in seen if number is not None]
         return len(numbers) == len(seen) and self.guards.hold([*self.hyper_values(training), *numbers])
@@ -258,6 +264,11 @@ class Captured:
         pairs = ((there.get(slot), spread) for slot, spread in self.spreads.items())
         return all(Spread.of(tensor) == spread for tensor, spread in pairs if isinstance(tensor, DTensor))
 
+    def counting_slots(self) -> Iterator[BufferSlot | OptimizerSlot]:
+        """Yield where the counters and the numbers are that go on, rates apart."""
+        yield from (counter.slot for counter in self.counters)
+        yield from (slot for slot in self.hyper.values() if isinstance(slot, OptimizerSlot))
+
     def _counted(self, training: Training) -> Iterator[tuple[Counted, float]]:
         """Yield the counters that the step looks at, and what they are now."""
         for counter in self.counters:
@@ -267,9 +278,12 @@ class Captured:
 
     def hyper_values(self, training: Training) -> list[float]:
         """Return the hyper-parameters as they are now, in the order of `hyper`."""
-        values = [read(slot, training) for slot in self.hyper.values()]
-        assert all(isinstance(value, float) for value in values), "the signature says that they are floats"
-        return [float(value) for value in values if value is not None]
+        found: list[float] = []
+        for slot in self.hyper.values():
+            value = read(slot, training)
+            assert isinstance(value, int | float), "the signature says that it is a number"
+            found.append(value if type(value) is int else float(value))  # NumPy's are floats, too
+        return found
 
     def given(self, training: Training, leaves: Sequence[object]) -> "Given":
         """Return the step with what a call with these leaves of the arguments brings for it."""

@@ -5,8 +5,8 @@ of all tensors and what they have in attributes, devices of parameters and argum
 which tensors share memory and where they lie in it, which state and gradients exist, arguments that are not tensors,
 requires_grad flags, the types of modules and under which names they, their parameters and buffers hang in each other,
 what they and optimizers have in their attributes (`configuration`), all hooks, constants of the parameter groups, and
-the modes of torch. Only the finite floats of parameter groups are no part of it: they are inputs of the graph (see
-`Captured.guards_hold`).
+the modes of torch. Only finite floats and whole numbers of parameter groups, and numbers in the state of parameters,
+are no part of it: they are inputs of the graph, or compared beside it (see `Captured.guards_hold`).
 
 It walks modules by itself and takes about two microseconds a tensor, on every call except where a step has ample room
 and a `glance` is enough. What the step's code names outside, or of its arguments, and the modules beside that it runs
@@ -32,6 +32,7 @@ from outgrow.frontends.user import hooks
 from outgrow.frontends.user.configuration import NUMBERS, content, of_module, of_optimizer, of_tensor
 from outgrow.frontends.user.containers import open_containers
 from outgrow.frontends.user.counts import Count
+from outgrow.frontends.user.plain import is_number, is_whole
 from outgrow.frontends.user.sharing import address
 from outgrow.frontends.user.state import check_python, local
 from outgrow.runtime.device import library_settings
@@ -295,7 +296,8 @@ def _optimizer(optimizer: Optimizer, order: dict[int, int], memory: Memory) -> H
         states.append(order.get(id(parameter), -1))
         if isinstance(entries, dict):
             states += [
-                (key, _layout(v, memory) if isinstance(v, Tensor) else _exactly(v)) for key, v in entries.items()
+                (key, _layout(v, memory) if isinstance(v, Tensor) else type(v) if is_number(v) else _exactly(v))
+                for key, v in entries.items()
             ]
         else:
             states.append((type(entries), content(entries)))
@@ -314,7 +316,7 @@ def _plain(value: object, memory: Memory) -> Hashable:
         case dict():
             return (type(value), content(value))
         case _:
-            return _exactly(value)
+            return int if is_whole(value) else _exactly(value)
 
 
 def _exactly(value: object) -> Hashable:

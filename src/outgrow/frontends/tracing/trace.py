@@ -42,16 +42,17 @@ from outgrow.frontends.tracing.dependence import dependent
 from outgrow.frontends.tracing.leaf import Kind, Leaf
 from outgrow.frontends.tracing.names import DETACHES
 from outgrow.frontends.tracing.traceable import made_traceable
-from outgrow.frontends.user.attributes import Contents, Kept, Left, Settled, attributes_kept, differ, left_by
+from outgrow.frontends.user.attributes import Contents, Kept, Left, Settled, attributes_kept, left_by
 from outgrow.frontends.user.containers import check_open, open_containers
 from outgrow.frontends.user.counts import OTHERWISE
 from outgrow.frontends.user.devices import check_devices
 from outgrow.frontends.user.drawn import living_generators, nothing_drawn
 from outgrow.frontends.user.escapes import taken_out_on_failure
-from outgrow.frontends.user.guards import Symbols, symbol
+from outgrow.frontends.user.guards import Symbols, number_symbol
 from outgrow.frontends.user.helpers import helpers_noted
 from outgrow.frontends.user.hooks import before_optimizers
 from outgrow.frontends.user.outside import Changed, Filled, Outside
+from outgrow.frontends.user.plain import Numbers, NumberSlot, check_unchanged, numbers_in, numbers_of, plain_state
 from outgrow.frontends.user.reach import reached
 from outgrow.frontends.user.refusals import ANOMALY, DROP_IN, refusals
 from outgrow.frontends.user.schedules import schedulers_put_off
@@ -68,7 +69,6 @@ from outgrow.frontends.user.state import (
     StateSlot,
     Training,
     hyper_parameters,
-    plain_state,
     preserved,
     set_hyper_parameters,
     state_tensors,
@@ -87,11 +87,6 @@ _TOLD_ONE_BY_ONE = 4
 _NOT_SEEN = (
     "The step puts something into a dict or a list among its arguments. The caller does not see it there: return it."
 )
-_OUTSIDE = "do this outside of the step (a learning rate: by a scheduler, whose scheduler.step() may stay in the step)"
-_COUNTING = (
-    "let the optimizer keep it in a tensor, such as torch.tensor(0.0), which it changes in place, as those of "
-    f"torch.optim do{DROP_IN}"
-)
 _NOT_ONE_GRAPH: Mapping[type[Optimizer], str] = {
     LBFGS: f"decides by the losses that it sees how often it calls the model, so its step is no graph{DROP_IN}",
     SparseAdam: "updates the rows that a sparse gradient names, so the shapes of its step are contents; plans hold "
@@ -109,22 +104,24 @@ Output: TypeAlias = Leaf | StateSlot | None
 class Traced:
     """One run of a step: its nodes, what its inputs and outputs are, and what it assumed.
 
-    The placeholders of `module` are `tensors`, then `hyper`; its outputs are `outputs`. `counters` are those that the
-    step looked at, and what they were; `questions` what it asked of its batch and of buffers. `originals`
-    are the real tensors by the identity of their fake twins. `returned` are the leaves of what the step returns, with
-    None for those that are outputs. `born` are tensors that are new in their slots, `begun` the numbers in those whose
-    content is known, `emptied` the slots that lost theirs, `gradients` the tensors that were in `p.grad` when an
-    optimizer made its step, and `schedulers` those whose steps are to follow every call. `flags` are those of
-    parameters that it trains afterwards, or no more. `mode` is the mode of the fake tensors, if it was made for this
-    run. `settled` is what the step leaves in attributes, and `left` are the values without content that it leaves
-    there. `outside` are the numbers that it found elsewhere, and `changed` those that it has changed. `shared` are the
-    numbers of sums of gradients that it made otherwise than eager mode (`frontends.fake.sums`).
+    The placeholders of `module` are `tensors`, then `hyper`: rates, and those of the `numbers` of optimizers that go
+    on. Its outputs are `outputs`. `counters` are those that the step looked at, and what they were; `questions` what it
+    asked of its batch and of buffers. `originals` are the real tensors by the identity of their fake twins. `returned`
+    are the leaves of what the step returns, with None for those that are outputs. `born` are tensors that are new in
+    their slots, `begun` the numbers in those whose content is known, `emptied` the slots that lost theirs, `gradients`
+    the tensors that were in `p.grad` when an optimizer made its step, and `schedulers` those whose steps are to follow
+    every call. `flags` are those of parameters that it trains afterwards, or no more. `mode` is the mode of the fake
+    tensors, if it was made for this run. `settled` is what the step leaves in attributes, and `left` are the values
+    without content that it leaves there. `outside` are the numbers that it found elsewhere, and `changed` those that it
+    has changed. `shared` are the numbers of sums of gradients that it made otherwise than eager mode
+    (`frontends.fake.sums`).
     """
 
     module: fx.GraphModule
     mode: FakeMode | None
     tensors: Mapping[Slot, Tensor]
-    hyper: Mapping[GroupSlot, float]
+    hyper: Mapping[NumberSlot, float]
+    numbers: Numbers
     symbols: tuple[sympy.Symbol, ...]
     counters: Mapping[sympy.Symbol, tuple[Counted, float]]
     questions: tuple[Question, ...]
@@ -145,6 +142,11 @@ class Traced:
     changed: tuple[Changed | Filled, ...]
     shared: frozenset[int]
 
+    @property
+    def is_as_it_runs(self) -> bool:
+        """Whether sums are made as in eager mode, and a symbol stood for each number of optimizers that has changed."""
+        return not self.shared and not self.numbers.untraced
+
 
 @dataclass(slots=True)
 class _Run:
@@ -160,6 +162,13 @@ class _Run:
     kept: tuple[Kept, ...] = ()
     exchanged: tuple[Left, ...] = ()
     changed: tuple[Changed | Filled, ...] = ()
+    numbers: Numbers | None = None
+
+    def made(self, before: Mapping[NumberSlot, object], after: Mapping[NumberSlot, object]) -> Iterable[object]:
+        """Note what became of numbers of optimizers; return those that are made of symbols, which are outputs."""
+        self.numbers = Numbers.between(before, after)
+        self.outputs += self.numbers.made
+        return self.numbers.made.values()
 
 
 def trace(
@@ -184,22 +193,23 @@ def trace(
         given = (step, training, leaves, call_structure, living_generators() if living is None else living)
         for _ in range(_TOLD_ONE_BY_ONE):
             try:
-                return _with_sums_as_in_eager(partial(_trace, *given), looks)
+                return _as_it_runs(partial(_trace, *given), looks)
             except OTHERWISE:
                 if not looks.concealed:
                     raise
             looks = looks.more_told()
-        return _with_sums_as_in_eager(partial(_trace, *given), Looks(tells_all=True))
+        return _as_it_runs(partial(_trace, *given), Looks(tells_all=True))
 
 
-def _with_sums_as_in_eager(traced_with: Callable[[Looks, frozenset[int]], Traced], looks: Looks) -> Traced:
-    """Return a trace in which sums of gradients are made in place, or out of place, as in eager mode."""
-    apart = frozenset[int]()
-    while True:
-        traced = traced_with(looks, apart)
-        if not traced.shared:
-            return traced
-        looks, apart = looks.anew(), apart | traced.shared
+def _as_it_runs(traced_with: Callable[[Looks, frozenset[int], frozenset[NumberSlot]], Traced], looks: Looks) -> Traced:
+    """Return a trace in which sums of gradients are made in place, or out of place, as in eager mode.
+
+    For numbers of optimizers that it changes, symbols stand in it.
+    """
+    apart, going_on = frozenset[int](), frozenset[NumberSlot]()
+    while not (traced := traced_with(looks, apart, going_on)).is_as_it_runs:
+        looks, apart, going_on = looks.anew(), apart | traced.shared, going_on | traced.numbers.untraced
+    return traced
 
 
 def _trace(
@@ -210,6 +220,7 @@ def _trace(
     living: Sequence[object],
     looks: Looks,
     apart: frozenset[int],
+    going_on: frozenset[NumberSlot],
 ) -> Traced:
     before, owners = state_tensors(training), _owners(training)
     outside, intact = _found_outside(step, training, leaves, call_structure)
@@ -224,13 +235,13 @@ def _trace(
         twins.sums = sums = Sums(apart)
         twins.begins = signals.heard
         call_args, call_kwargs = pytree.tree_unflatten(fakes.leaves, call_structure)
-        hyper = hyper_parameters(training)
+        hyper = {**hyper_parameters(training), **numbers_in(going_on, training)}
         assert isinstance(mode.shape_env, Symbols), "the mode was given an environment of symbols"
         literals = mode.literals
         assert literals is not None, "and follows literals"
         mode.counters = counters = Counters(mode.shape_env, literals, looks, fakes.originals, tensors)
         mode.asking = asking = Asking(leaves, fakes.batch, fakes.buffers, literals, looks)
-        symbols = [symbol(mode.shape_env, f"hyper_{at}", value) for at, value in enumerate(hyper.values())]
+        symbols = [number_symbol(mode.shape_env, f"hyper_{at}", value) for at, value in enumerate(hyper.values())]
         expressions = tuple(item.node.expr for item in symbols)  # Now: a guard may turn one into a number.
         run = _Run()
 
@@ -241,7 +252,7 @@ def _trace(
             schedulers.ended(returned)
             attributes.warn_of_opaque()
             _warn_of_given(pytree.tree_unflatten(fakes.leaves, call_structure), given)
-            found = _observe(returned, training, before, fakes.batch, run)
+            found = [*_observe(returned, training, before, fakes.batch, run), *run.made(numbers, numbers_of(training))]
             run.settled, run.exchanged = attributes.settled(), attributes.exchanged()
             run.kept, run.changed = attributes.kept(), outside.changed()
             return [*found, *_without_graphs(value for item in run.kept for value in item.values)]
@@ -255,7 +266,7 @@ def _trace(
         helpers = stack.enter_context(helpers_noted(_modules(owners), [*outside.modules(), *_modules(leaves)]))
         set_hyper_parameters(training, dict(zip(hyper, symbols, strict=True)))
         stack.enter_context(_gradients_noted(training, run))
-        plain, flags = plain_state(training), trained(training)
+        plain, numbers, flags = plain_state(training), numbers_of(training), trained(training)
         one_thread = torch.autograd.set_multithreading_enabled(False)
         for context in (made_traceable(), intact, _quiet(), refusals(), mode, twins, one_thread):
             stack.enter_context(context)
@@ -263,13 +274,14 @@ def _trace(
         stack.enter_context(_use_lazy_graph_module(should_use=True))  # no Python can call aten.random_.from
         with sums.watched(), nothing_moved(tensors):
             module = tracer([*tensors.values(), *symbols])
-        _check_unchanged(plain, plain_state(training))
-        assert run.structure is not None, "the step ran"
+        check_unchanged(plain, plain_state(training))
+        assert run.structure is not None and run.numbers is not None, "the step ran"  # noqa: PT018 - no test
         return Traced(
             module=module,
             mode=_own(mode, [*before.values(), *leaves]),
             tensors=tensors,
             hyper=hyper,
+            numbers=run.numbers,
             symbols=expressions,
             counters=counters.seen,
             questions=tuple(asking.questions),
@@ -483,17 +495,3 @@ def _side_effects_undone(training: Training, twins: Twins, outside: Outside) -> 
 
 def _has_fake_gradient(tensor: Tensor) -> bool:
     return tensor.is_leaf and tensor.requires_grad and isinstance(tensor.grad, FakeTensor)
-
-
-def _check_unchanged(before: Mapping[str, object], after: Mapping[str, object]) -> None:
-    for what in {**dict.fromkeys(after), **before}:
-        old, new = before.get(what), after.get(what)
-        is_symbolic = any(isinstance(item, py_sym_types) for item in pytree.tree_leaves((old, new)))
-        if _are_apart(old, new) and (is_symbolic or type(old) is not type(new) or old != new):
-            advice = _COUNTING if what.startswith("state[") or type(new) is int else _OUTSIDE
-            raise Uncapturable(f"the step changes {what}, which the captured step would not repeat; {advice}")
-
-
-def _are_apart(old: object, new: object) -> bool:
-    """Whether two values are different objects, and not lists of the same ones."""
-    return differ(old, new) if isinstance(old, list) and isinstance(new, list) else old is not new

@@ -4,6 +4,7 @@ A rate is a symbol while a step is traced. What compares it, or asks for its num
 symbol again, and the tensors of a scaler are made for good, since it keeps them.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -18,9 +19,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from outgrow.frontends.fake.lists import RATED
 
+_SYMBOLS = (torch.SymFloat, torch.SymInt)
 _MAKE_SCALE = "_lazy_init_scale_growth_tracker"
 _make_scale = getattr(GradScaler, _MAKE_SCALE)
 _as_tensor: Callable[..., Tensor] = torch.as_tensor
+_sqrt, _pow = math.sqrt, math.pow
 _full: Callable[..., Tensor] = torch.full
 
 
@@ -43,6 +46,18 @@ def _traced_as_tensor(data: Any, **options: Any) -> Tensor:
     return _full((), data, **options) if isinstance(data, torch.SymFloat) else _as_tensor(data, **options)
 
 
+def _traced_sqrt(number: Any, /) -> Any:
+    """As `math.sqrt`, which asks a symbol for its number."""
+    return torch.sym_sqrt(torch.sym_float(number)) if isinstance(number, _SYMBOLS) else _sqrt(number)
+
+
+def _traced_pow(base: Any, exponent: Any, /) -> Any:
+    """As `math.pow`, which asks symbols for their numbers."""
+    if isinstance(base, _SYMBOLS) or isinstance(exponent, _SYMBOLS):
+        return torch.sym_float(base) ** torch.sym_float(exponent)
+    return _pow(base, exponent)
+
+
 def _made_for_good(scaler: GradScaler, device: torch.device) -> None:
     """Give a scaler its tensors, as its first use does; real ones, since it keeps them."""
     with _disable_current_modes():
@@ -53,6 +68,8 @@ _TRACEABLE: tuple[tuple[object, str, object], ...] = (
     (_adafactor, "max", torch.sym_max),
     (_adafactor, "min", torch.sym_min),
     (torch, "as_tensor", _traced_as_tensor),
+    (math, "sqrt", _traced_sqrt),
+    (math, "pow", _traced_pow),
     *((torch, name, function) for name, function in RATED.items()),
 )
 """Functions that optimizers call on numbers of unknown content, and those that do the same without looking at them."""

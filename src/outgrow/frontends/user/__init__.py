@@ -1,6 +1,7 @@
 """What does a step find in a user's program? Tensors in many places, and what cannot be captured.
 
 state          models, optimizers, gradients: the slots where tensors hang
+plain          what models and optimizers keep that is no tensor
 containers     which containers may hold tensors
 devices        on which devices tensors may lie
 configuration  what in attributes tells modules and optimizers what to do
@@ -23,6 +24,7 @@ sharing        which tensors share memory
 guards         conditions on hyper-parameters under which a captured step holds
 schedules      what becomes of `scheduler.step()`
 signals        when a signal interrupts a step that is captured
+unfinished     what returns before it has done anything: coroutines and generators
 unreadable     what refuses whoever reads it
 refusals       why a step cannot be captured, and which line is to blame
 """

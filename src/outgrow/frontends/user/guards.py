@@ -81,6 +81,11 @@ def whole_symbol(shape_env: ShapeEnv, name: str, value: int) -> torch.SymInt:
     return found
 
 
+def number_symbol(shape_env: ShapeEnv, name: str, value: float) -> torch.SymFloat | torch.SymInt:
+    """Return a symbol of a number's type."""
+    return whole_symbol(shape_env, name, value) if type(value) is int else symbol(shape_env, name, value)
+
+
 def _made(shape_env: ShapeEnv, source: Source, value: float) -> sympy.Expr:
     return shape_env.create_unspecified_symbol(value, source=source, dynamic_dim=DimDynamic.DYNAMIC)
 

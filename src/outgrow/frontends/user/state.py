@@ -22,7 +22,6 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.user.configuration import NUMBERS
 from outgrow.ir.layout import dense_strides, order_of
 
 
@@ -174,7 +173,7 @@ def state_tensors(training: Training) -> dict[StateSlot, Tensor]:
                 _check_owned(optimizer, parameter, slots)
             held |= {GroupSlot(index, at, k): v for k, v in group.items() if isinstance(v, Tensor)}
         for parameter, entries in optimizer.state.items():
-            for key, value in _entries(entries).items():
+            for key, value in entries_of(entries).items():
                 if isinstance(value, Tensor) and id(parameter) not in slots:
                     raise Uncapturable(f"{type(optimizer).__name__} keeps a tensor {_stray(parameter, key)}")
                 if isinstance(value, Tensor):
@@ -243,7 +242,8 @@ def _stray(owner: object, key: str) -> str:
     )
 
 
-def _entries(entries: object) -> dict[str, object]:
+def entries_of(entries: object) -> dict[str, object]:
+    """Return what an optimizer keeps for a parameter by its keys; nothing, if it keeps something else."""
     return entries if isinstance(entries, dict) else {}
 
 
@@ -290,40 +290,6 @@ def set_trained(training: Training, flags: Mapping[ParameterSlot, bool]) -> None
         _parameter(slot, training).requires_grad_(flag)
 
 
-def plain_state(training: Training) -> dict[str, object]:
-    """Return what no step may change, but for tensors, by what to call it in a message."""
-    found: dict[str, object] = {}
-    for model, root in enumerate(training.models):
-        for name, module in root.named_modules():
-            if module._parameters or module._buffers:
-                found[f"which module is {name!r} of model {model}"] = module
-    for slot, parameter in parameters(training).items():
-        for name, value in vars(parameter).items():
-            told = value if type(value) in NUMBERS else id(value)
-            found[f"{name!r} of parameter {slot.name!r} of model {slot.model}"] = told
-    for index, optimizer in enumerate(training.optimizers):
-        for at, group in enumerate(optimizer.param_groups):
-            for key, value in group.items():
-                if key != "params" and not isinstance(value, Tensor):
-                    copy = list(value) if type(value) is list else value
-                    found[f"param_groups[{at}][{key!r}] of optimizer {index}"] = copy
-        found |= {f"{what} of optimizer {index}": value for what, value in _plain_entries(optimizer)}
-    for index, optimizer in enumerate(training.optimizers):
-        groups = tuple([tuple(map(id, group["params"])) for group in optimizer.param_groups])
-        found[f"which parameters are in param_groups of optimizer {index}"] = groups
-    return found
-
-
-def _plain_entries(optimizer: Optimizer) -> Iterator[tuple[str, object]]:
-    """Yield what an optimizer keeps that is no tensor in the state of a parameter, by what to call it."""
-    for at, (owner, entries) in enumerate(optimizer.state.items()):
-        if not isinstance(entries, dict):
-            yield f"state[{owner!r:.40}]", entries
-        for key, value in _entries(entries).items():
-            if not isinstance(value, Tensor):
-                yield f"state[{at}][{key!r}]", value
-
-
 @dataclass(frozen=True, slots=True)
 class Spread:
     """How a tensor of this shape is spread over a mesh."""
@@ -367,27 +333,29 @@ def read(slot: StateSlot, training: Training) -> Tensor | float | None:
             return value if element is None or value is None else value[element]
 
 
-def put(slot: StateSlot, tensor: Tensor | None, training: Training) -> None:
-    """Hang `tensor` in `slot`; None empties it."""
+def put(slot: StateSlot, value: Tensor | float | None, training: Training) -> None:
+    """Hang a tensor, or a number of an optimizer, in `slot`; None empties it."""
     match slot:
         case BufferSlot(model, name):
             module, last = _place(training, model, name)
-            module._buffers[last] = tensor
+            assert not isinstance(value, int | float), "a buffer is a tensor"
+            module._buffers[last] = value
         case GradientSlot(parameter):
-            _parameter(parameter, training).grad = tensor
+            assert not isinstance(value, int | float), "and so is a gradient"
+            _parameter(parameter, training).grad = value
         case OptimizerSlot(optimizer, parameter, key):
-            _put_entry(training.optimizers[optimizer].state[_parameter(parameter, training)], key, tensor)
+            _put_entry(training.optimizers[optimizer].state[_parameter(parameter, training)], key, value)
         case GroupSlot(optimizer, group, key):
-            _put_entry(training.optimizers[optimizer].param_groups[group], key, tensor)
+            _put_entry(training.optimizers[optimizer].param_groups[group], key, value)
         case ParameterSlot():
             raise AssertionError(f"a captured step never exchanges {slot}")
 
 
-def _put_entry(entries: dict[str, Any], key: str, tensor: Tensor | None) -> None:
-    if tensor is None:
+def _put_entry(entries: dict[str, Any], key: str, value: object) -> None:
+    if value is None:
         entries.pop(key, None)
     else:
-        entries[key] = tensor
+        entries[key] = value
 
 
 def _parameter(slot: ParameterSlot, training: Training) -> nn.Parameter:
@@ -409,9 +377,12 @@ def _place(training: Training, model: int, name: str) -> tuple[nn.Module, str]:
     return module, last
 
 
-def set_hyper_parameters(training: Training, values: dict[GroupSlot, object]) -> None:
-    """Write `values` into the parameter groups."""
+def set_hyper_parameters(training: Training, values: dict[GroupSlot | OptimizerSlot, object]) -> None:
+    """Write `values` into the parameter groups, and into the state of parameters."""
     for slot, value in values.items():
+        if isinstance(slot, OptimizerSlot):
+            training.optimizers[slot.optimizer].state[_parameter(slot.parameter, training)][slot.key] = value
+            continue
         group = training.optimizers[slot.optimizer].param_groups[slot.group]
         if slot.element is None:
             group[slot.key] = value

@@ -53,7 +53,7 @@ def _moved_on(training: Training, captured: Captured) -> Iterator[None]:
     with preserved(training), next_step(captured.settled, ()):
         for item in captured.puts:
             if item.result is None:
-                put(item.slot, None, training)
+                put(item.slot, item.number, training)
             elif item.number is not None:
                 put(item.slot, _stand_in(captured, item.result).fill_(item.number), training)
             else:

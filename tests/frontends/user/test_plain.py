@@ -1,0 +1,123 @@
+"""Numbers that optimizers keep in Python go on from call to call, in one plan, wherever they stand."""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+import outgrow
+from outgrow.remarks import Remark
+
+pytestmark = pytest.mark.usefixtures("no_room_is_ample")
+STEPS = 6
+
+
+class Counting(Optimizer):
+    """Counts its calls in a group and its updates in the state; a rule says how far an update goes."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], rule: Callable[[dict[str, Any], int], float]) -> None:
+        super().__init__(parameters, {"lr": 0.1, "calls": 0, "warm": 3})
+        self.rule = rule
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for group in self.param_groups:
+            group["calls"] += 1
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                state["step"] = state.get("step", 0) + 1
+                assert parameter.grad is not None
+                parameter.add_(parameter.grad, alpha=-group["lr"] * self.rule(group, state["step"]))
+
+
+def falling(group: dict[str, Any], step: int) -> float:
+    return math.sqrt(1 - 0.9**step) / (math.pow(group["calls"], 0.7) + group["warm"])
+
+
+def counted_out(_group: dict[str, Any], step: int) -> float:
+    return sum(0.5**at for at in range(step))
+
+
+def starting_again(group: dict[str, Any], step: int) -> float:
+    if group["calls"] >= group["warm"]:
+        group["calls"] = 0
+    return 1.0 / (1 + group["calls"] + step)
+
+
+def trained(
+    rule: Callable[[dict[str, Any], int], float],
+    compiled: Callable[..., Any] = lambda step, **_: step,
+    between: Callable[[int, Counting], None] = lambda _number, _optimizer: None,
+) -> tuple[list[object], Any]:
+    """What a training leaves: losses, weights and numbers; and its step."""
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4)
+    optimizer = Counting(model.parameters(), rule)
+
+    def plain(x: Tensor) -> Tensor:
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    step, found = compiled(plain, model=model, optimizer=optimizer), list[object]()
+    for number in range(STEPS):
+        found.append(step(torch.randn(16, 8)).tolist())
+        between(number, optimizer)
+    group = optimizer.param_groups[0]
+    numbers = [(entries, type(entries["step"])) for entries in optimizer.state.values()]
+    return [*found, model.weight.tolist(), numbers, group["calls"], type(group["calls"])], step
+
+
+def planned(step: Callable[..., Any], **training: Any) -> Any:
+    return outgrow.compile(step, memory_budget="4GiB", **training)
+
+
+@pytest.mark.parametrize(("rule", "plans"), [(falling, 2), (starting_again, 3)])
+def test_numbers_go_on_in_one_plan(rule: Callable[[dict[str, Any], int], float], plans: int) -> None:
+    """One for the first call, which makes the state, and one for all others; a branch on a number has two."""
+    expected, _ = trained(rule)
+    found, step = trained(rule, planned)
+    assert found == expected
+    assert len(step.plans.plans) == plans
+
+
+def test_whoever_sets_a_number_between_calls_is_heard() -> None:
+    """As load_state_dict does."""
+
+    def between(number: int, optimizer: Counting) -> None:
+        if number == 3:
+            optimizer.param_groups[0]["calls"] = 40
+            for entries in optimizer.state.values():
+                entries["step"] += 17
+
+    expected, _ = trained(falling, between=between)
+    found, step = trained(falling, planned, between)
+    assert found == expected
+    assert len(step.plans.plans) == 2
+
+
+def test_a_number_that_a_step_reads_alone_is_part_of_it() -> None:
+    """Another one makes another step."""
+
+    def between(number: int, optimizer: Counting) -> None:
+        optimizer.param_groups[0]["warm"] = 3 if number < 2 else 5
+
+    expected, _ = trained(falling, between=between)
+    found, step = trained(falling, planned, between)
+    assert found == expected
+    assert len(step.plans.plans) == 3
+
+
+def test_a_number_that_is_asked_for_is_named() -> None:
+    """Each call is captured then, and right."""
+    expected, _ = trained(counted_out)
+    with pytest.warns(Remark, match=r"it looks at optimizer state 'step' of parameter 'weight'"):
+        found, step = trained(counted_out, planned)
+    assert found == expected
+    assert len(step.plans.plans) == STEPS
