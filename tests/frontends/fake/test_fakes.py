@@ -1,11 +1,13 @@
 """Are fake results what kernels give, and those that are put right still the results of the ops that made them?"""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import permutations
 
 import pytest
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from outgrow.frontends.fake import fakes
@@ -46,7 +48,7 @@ def _channels_last(dtype: torch.dtype) -> Tensor:
 
 class _Square(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.mse_loss(x, torch.ones_like(x))
+        return F.mse_loss(x, torch.ones_like(x))
 
 
 class _Compared(TorchDispatchMode):
@@ -90,7 +92,7 @@ def test_attention_is_of_the_type_and_layout_that_its_kernel_gives(dtype: torch.
     torch.manual_seed(0)
     query, key, value = (torch.randn(2, 3, 5, 8, dtype=dtype, requires_grad=True) for _ in range(3))
     with _Compared() as compared:
-        nn.functional.scaled_dot_product_attention(query, key, value).square().sum().backward()
+        F.scaled_dot_product_attention(query, key, value).square().sum().backward()
     assert compared.found == []
 
 
@@ -126,6 +128,39 @@ def test_bags_of_frozen_embeddings_keep_as_much_where_the_last_offset_is_an_end(
     assert compared.found == []
 
 
+def _has_gradient(loss: Tensor) -> bool:
+    """Whether torch has a gradient for the types of a loss."""
+    try:
+        loss.sum().backward()
+    except RuntimeError:
+        return False
+    return True
+
+
+LOSSES = (
+    F.mse_loss,
+    F.smooth_l1_loss,
+    F.huber_loss,
+    F.soft_margin_loss,
+    F.l1_loss,
+    F.binary_cross_entropy_with_logits,
+)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_losses_of_two_types_are_of_that_which_their_kernels_give(loss: Callable[..., Tensor], reduction: str) -> None:
+    """Some are of the type of the predictions, others of that of both together, and so are their gradients."""
+    for dtype, other in permutations((torch.bfloat16, torch.float16, torch.float32, torch.float64), 2):
+        x, target = torch.rand(3, 4, dtype=dtype, requires_grad=True), torch.rand(3, 4, dtype=other)
+        has_gradient = _has_gradient(loss(x, target, reduction=reduction))
+        with _Compared() as compared:
+            found = loss(x, target, reduction=reduction).sum()
+            if has_gradient:
+                found.backward()
+        assert compared.found == [], (dtype, other)
+
+
 def test_a_part_put_into_repeated_numbers_is_laid_out_as_kernels_do() -> None:
     """What repeats numbers, as the gradient of a sum does, is written out; what has all of them stays as it is."""
     repeated = (torch.ones(()).expand(4, 6, 6), torch.ones(6, 1).expand(4, 6, 6), torch.ones(4, 6, 6).transpose(1, 2))
@@ -140,29 +175,28 @@ def test_a_part_put_into_repeated_numbers_is_laid_out_as_kernels_do() -> None:
 def test_permuted_operands_are_laid_out_as_kernels_do() -> None:
     """Losses, sums of exponentials, powers, quotients and unpooling, forward and backward, of permuted operands."""
     torch.manual_seed(0)
-    functional = nn.functional
     rows = torch.randn(6, 4).t().requires_grad_()
     goal = torch.randn(6, 4).t()
     image = _channels_last(torch.float32).requires_grad_()
     with _Compared() as compared:
-        for loss in (functional.smooth_l1_loss, functional.huber_loss, functional.mse_loss, functional.l1_loss):
+        for loss in (F.smooth_l1_loss, F.huber_loss, F.mse_loss, F.l1_loss):
             loss(rows, goal).backward()
-        functional.logsigmoid(rows).sum().backward()
-        (functional.log_softmax(rows, 1) * goal).sum().backward()
+        F.logsigmoid(rows).sum().backward()
+        (F.log_softmax(rows, 1) * goal).sum().backward()
         (2**rows).sum().backward()
         torch.div(rows, 2.0, rounding_mode="floor").sum().backward()
         torch.copysign(rows, torch.tensor(-1.0)).sum().backward()
         torch.normal(goal, goal.abs())
         torch.normal(0.0, goal.abs())
         torch.normal(goal, 1.0)
-        pooled, places = functional.max_pool2d(image, 2, return_indices=True)
-        functional.max_unpool2d(pooled, places, (2, 2)).square().sum().backward()
-        functional.pad(image, (1, 1, 1, 1), mode="replicate").square().sum().backward()
-        functional.pad(image, (1, 1, 1, 1), mode="reflect").square().sum().backward()
+        pooled, places = F.max_pool2d(image, 2, return_indices=True)
+        F.max_unpool2d(pooled, places, (2, 2)).square().sum().backward()
+        F.pad(image, (1, 1, 1, 1), mode="replicate").square().sum().backward()
+        F.pad(image, (1, 1, 1, 1), mode="reflect").square().sum().backward()
         volume = torch.randn(2, 4, 4, 4, 4).contiguous(memory_format=torch.channels_last_3d).requires_grad_()
-        functional.pad(volume, (1,) * 6, mode="replicate").square().sum().backward()
-        functional.pad(volume, (1,) * 6, mode="reflect").square().sum().backward()
-        (functional.group_norm(torch.randn(8, 16, 4, 4).requires_grad_(), 4) * image.detach()).sum().backward()
+        F.pad(volume, (1,) * 6, mode="replicate").square().sum().backward()
+        F.pad(volume, (1,) * 6, mode="reflect").square().sum().backward()
+        (F.group_norm(torch.randn(8, 16, 4, 4).requires_grad_(), 4) * image.detach()).sum().backward()
     assert compared.found == []
 
 

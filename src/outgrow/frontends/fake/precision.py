@@ -11,6 +11,7 @@ and of frozen ones other sizes, where the last offset ends the last bag.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,29 +52,29 @@ TYPED = frozenset((*_MIXED, *_BAGS, _GROUPED, _ATTENTION, _LAYER_GRADIENTS))
 
 def as_fakes_take(args: Sequence[object]) -> tuple[object, ...]:
     """Return the arguments of an operator of `RETYPED` in types that the fake operator takes."""
-    return tuple(_retyped(arg, torch.bfloat16) if _is_single(arg) else arg for arg in args)
+    return tuple(retyped(arg, torch.bfloat16) if _is_single(arg) else arg for arg in args)
 
 
 def as_kernels_type(func: OpOverload, args: Sequence[object], returned: object) -> object:
     """Return the fake results of `func`, one of `TYPED`, in the types that its kernel gives them."""
     if func is _GROUPED:
-        return _retyped(returned, torch.float32) if _is_single(args[0]) else returned
+        return retyped(returned, torch.float32) if _is_single(args[0]) else returned
     assert isinstance(returned, Sequence), "attention, recurrent layers, bags and normalisations have several results"
     if func in _BAGS:
         found = (returned[0], *func(*_as_halves(args))[1:]) if _is_brief(args[0]) else returned
         return _frozen(args, found) if func is _FROZEN else found
     if func is _LAYER_GRADIENTS:
-        return tuple(_retyped(item, torch.float32) for item in returned)
+        return tuple(retyped(item, torch.float32) for item in returned)
     if func is _ATTENTION:
         attention, sums = returned
-        return attention, _retyped(sums, torch.float64) if attention.dtype is torch.float64 else sums
+        return attention, retyped(sums, torch.float64) if attention.dtype is torch.float64 else sums
     rule = _MIXED[func]
     x = args[rule.input]
     types = {p.dtype for at, p in enumerate(args) if at in rule.parameters and isinstance(p, Tensor)}
     if not isinstance(x, Tensor) or x.device.type != "cpu" or x.dtype not in _HALVES or torch.float32 not in types:
         return returned
     kernels = dict.fromkeys(rule.like_parameters, torch.float32) | dict.fromkeys(rule.like_input, x.dtype)
-    return tuple(_retyped(item, kernels[at]) if at in kernels else item for at, item in enumerate(returned))
+    return tuple(retyped(item, kernels[at]) if at in kernels else item for at, item in enumerate(returned))
 
 
 def _frozen(args: Sequence[object], returned: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -89,7 +90,7 @@ def _frozen(args: Sequence[object], returned: Sequence[Tensor]) -> Sequence[Tens
 
 
 def _as_halves(args: Sequence[object]) -> tuple[object, ...]:
-    return tuple(_retyped(arg, torch.float16) if _is_brief(arg) else arg for arg in args)
+    return tuple(retyped(arg, torch.float16) if _is_brief(arg) else arg for arg in args)
 
 
 def _is_brief(item: object) -> bool:
@@ -100,7 +101,7 @@ def _is_single(item: object) -> bool:
     return isinstance(item, Tensor) and item.dtype is torch.float32 and item.device.type == "cpu"
 
 
-def _retyped(item: object, dtype: torch.dtype) -> object:
+def retyped(item: Any, dtype: torch.dtype) -> Any:
     """Return a fake tensor of the same layout in another type; what is no tensor is returned as it is."""
     if not isinstance(item, Tensor) or item.dtype is dtype:
         return item

@@ -5,6 +5,9 @@ by which of them repeat numbers; sizes do not count, but for those of 1. So wher
 operator is run on zeros of two places in each dimension, whose strides are in the same order. Where what it gives is
 dense, the whole result is dense in that order. Operators that are told dimensions, sizes or shifts are left as they
 are, and so are those that do not take smaller operands, or make other shapes of them.
+
+Of which type a result is that is made of several ones, kernels tell in the same way: some losses are of that of their
+predictions, others of the one that has room for both.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,6 +22,7 @@ from torch._ops import OpOverload
 from outgrow.frontends.fake.arguments import Form, leaves_of, tensors_of, writes
 from outgrow.frontends.fake.asked import forms_given
 from outgrow.frontends.fake.layouts import relaid
+from outgrow.frontends.fake.precision import retyped
 from outgrow.frontends.user.sharing import address
 from outgrow.ir.layout import dense_strides, order_of
 
@@ -34,18 +38,28 @@ def as_smaller_ones(func: OpOverload, args: Sequence[object], kwargs: Mapping[st
     Fakes are made anew for it, so the mode of fake tensors must be on.
     """
     operands, results = tensors_of(leaves_of(args, kwargs)), tensors_of(leaves_of(returned))
-    if not _is_by_places(operands, results) or not _may_run(func, operands):
+    is_by_places = _is_by_places(operands, results)
+    if not (is_by_places or _is_of_several_types(operands)) or not _may_run(func, operands):
         return returned
-    orders = _orders(forms_given(func, args, kwargs, _smaller), [_smaller(item).shape for item in results])
-    if orders is None:
+    forms = forms_given(func, args, kwargs, _smaller)
+    if forms is None or len(forms) != len(results):
         return returned
-    found, known = iter(orders), set(map(address, operands))
+    orders = _orders(forms, [_smaller(item).shape for item in results]) if is_by_places else None
+    made, known = iter(zip(forms, orders or [None] * len(forms), strict=True)), set(map(address, operands))
 
     def laid(result: Tensor) -> Tensor:
-        strides = dense_strides(result.shape, next(found))
-        return result if address(result) in known else relaid(result, strides)
+        form, order = next(made)
+        strides = result.stride() if order is None else dense_strides(result.shape, order)
+        return result if address(result) in known else retyped(relaid(result, strides), form.dtype)
 
     return pytree.tree_map_only(Tensor, laid, returned)
+
+
+def _is_of_several_types(operands: Sequence[Tensor]) -> bool:
+    """Whether operands are numbers of several precisions."""
+    if any(item.layout is not torch.strided for item in operands):
+        return False
+    return len({item.dtype for item in operands if item.is_floating_point()}) > 1
 
 
 def _is_by_places(operands: Sequence[Tensor], results: Sequence[Tensor]) -> bool:
@@ -121,10 +135,10 @@ def _is_dense(tensor: Tensor) -> bool:
     return True
 
 
-def _orders(found: Sequence[Form] | None, shapes: Sequence[tuple[int, ...]]) -> list[_Order] | None:
+def _orders(forms: Sequence[Form], shapes: Sequence[tuple[int, ...]]) -> list[_Order] | None:
     """Return the order of each result's dimensions; None if one is not dense, or they are not of these shapes."""
-    if found is None or [item.shape for item in found] != shapes:
+    if [form.shape for form in forms] != shapes:
         return None
-    orders = [order_of(item.shape, item.strides) for item in found]
-    is_dense = all(dense_strides(item.shape, order) == item.strides for item, order in zip(found, orders, strict=True))
+    orders = [order_of(form.shape, form.strides) for form in forms]
+    is_dense = all(dense_strides(form.shape, order) == form.strides for form, order in zip(forms, orders, strict=True))
     return orders if is_dense else None
