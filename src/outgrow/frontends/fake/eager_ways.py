@@ -10,6 +10,7 @@
     weights       of the targets that count are summed with zeros between them (`frontends.fake.smoothing`)
     twice         determinants, and cumulative products, have other second derivatives (`frontends.fake.twice`)
     values        of matrices are found with their vectors, which nobody wants (`frontends.fake.values`)
+    logits        of another type than their targets have gradients that are rounded (`frontends.fake.logits`)
     labels        may be bytes (`frontends.fake.labels`)
     one-hot       vectors are written where their ones are (`frontends.fake.onehot`)
     casts         within kernels that multiply matrices are refused (`frontends.fake.uncast`)
@@ -53,6 +54,7 @@ from outgrow.frontends.fake.fakes import FakeMode
 from outgrow.frontends.fake.fills import filled, filled_in_place
 from outgrow.frontends.fake.foreign import check_casts
 from outgrow.frontends.fake.labels import OPERATORS, nll_loss
+from outgrow.frontends.fake.logits import logits_loss
 from outgrow.frontends.fake.onehot import ONE_HOT
 from outgrow.frontends.fake.products import product
 from outgrow.frontends.fake.smoothing import cross_entropy_loss
@@ -66,6 +68,12 @@ from outgrow.frontends.user.sharing import place
 _ONCE = {name: once(name, getattr(torch, name)) for name in ("cumprod", "det")}
 _PROD = once("prod", product) if IS_OLD else product
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {"prod": _PROD, "masked_fill": filled, **EXTREMES, **_ONCE}
+_OF_TORCH: Mapping[str, Callable[..., Any]] = {
+    **_FUNCTIONS,
+    "ctc_loss": ctc_loss,
+    "binary_cross_entropy_with_logits": logits_loss,
+}
+"""What takes the place of torch's functions; that in `_FUNCTIONS` also of the methods of tensors."""
 
 
 def _number_by(convert: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
@@ -116,10 +124,9 @@ def _copied(tensor: Tensor, memo: dict[object, object]) -> Any:
 
 _METHODS: Mapping[str, Callable[..., Any]] = {**_FUNCTIONS, "masked_fill_": filled_in_place}
 _EXCHANGED: Mapping[Callable[..., Any], Callable[..., Any]] = {
-    **{getattr(torch, name): ours for name, ours in _FUNCTIONS.items()},
+    **{getattr(torch, name): ours for name, ours in _OF_TORCH.items()},
     **{getattr(Tensor, name): ours for name, ours in _METHODS.items()},
     torch.linalg.det: _ONCE["det"],
-    torch.ctc_loss: ctc_loss,
     OPERATORS.cross_entropy_loss: cross_entropy_loss,
     OPERATORS.nll_loss_nd: nll_loss,
     Tensor.item: _item,
@@ -151,7 +158,7 @@ def as_in_eager(mode: FakeMode, *, caches_casts: bool) -> Iterator[None]:
     try:
         with (
             _Exchanged(),
-            _called_in_place(torch, _FUNCTIONS),
+            _called_in_place(torch, _OF_TORCH),
             _called_in_place(Tensor, _METHODS),
             patch.object(FakeTensor, "tolist", _list),
             patch.object(torch.linalg, "det", _ONCE["det"]),
@@ -159,7 +166,6 @@ def as_in_eager(mode: FakeMode, *, caches_casts: bool) -> Iterator[None]:
             patch.object(OPERATORS, "nll_loss_nd", nll_loss),
             patch.object(torch.overrides, "has_torch_function", _has_own_functions),
             patch.object(activation, "_is_make_fx_tracing", lambda: False),
-            patch.object(torch, "ctc_loss", ctc_loss),
             patch.object(Tensor, "__bool__", decided, create=True),
             patch.object(clip_grad, "_has_foreach_support", _takes_lists),
             patch.object(checkpoint, "_is_compiling", lambda *_call: False),
