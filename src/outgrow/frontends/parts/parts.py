@@ -143,6 +143,8 @@ class Part:
             except Uncapturable:
                 if self._by_number or not self._floats:
                     raise
+                captured = None
+            if captured is None:  # what was raised is gone now, and with it what a checkpoint of torch 2.11 left open
                 self._by_number = True
                 return self._prepared(shared, args)
             gc.collect()  # what the compilers have left behind
