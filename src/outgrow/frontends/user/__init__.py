@@ -16,6 +16,7 @@ counts         which numbers a step only counts up
 taken          what a step takes out of what is outside, so that it is gone
 escapes        what a step keeps that has no content
 behind         what a step returns that autograd has made
+unfinished     whether a function has done its work when it returns
 unseen         what a step does that no trace sees
 living         the objects of some kind that the process holds
 drawn          random numbers that are not torch's
