@@ -19,6 +19,7 @@ from outgrow.frontends.parts.ample import with_room_for
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.remarks import Remark
 from outgrow.runtime import arena
+from tests.frontends.parts import test_addends
 from tests.runtime.stand_in import StandIn, Threads, sleepy
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
@@ -97,6 +98,22 @@ def test_smaller_batches_are_not_captured(captured: list[Sequence[object]], has_
     (report,) = dynamo.parts().budgets
     assert sum(part.runs for part in report.parts) == 2 * len(ROWS)
     assert report.taken_bytes <= AMPLE
+
+
+@pytest.mark.usefixtures("captured")
+def test_a_weight_whose_data_is_set_has_its_gradient_as_in_eager_mode() -> None:
+    """What arrives for it is added up before it is added to what was there."""
+    module, found = test_addends.Casting(), list[Tensor | None]()
+    for model in (module, compiled(module, AMPLE)):
+        torch.manual_seed(0)
+        module.zero_grad()
+        for _ in range(3):
+            model(test_addends.rows()).square().mean().backward()
+        found.append(module.weight.grad)
+    assert found[0] is not None
+    assert found[1] is not None
+    assert torch.equal(found[0], found[1])
+    assert module.weight._version == 0
 
 
 def test_what_room_is_ample(captured: list[Sequence[object]]) -> None:

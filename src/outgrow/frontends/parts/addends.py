@@ -6,8 +6,7 @@ returned its own sum would change the brackets: `outside + (first + second)` for
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial, reduce
-from itertools import chain, islice
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -29,39 +28,18 @@ def addends(
     are the gradients of the results. Where a result is a leaf itself, its gradient is returned as one.
     """
     seen: list[list[Tensor]] = [[] for _ in leaves]
-    places = _places(results, leaves)
-    numbers = {place.node: number for number, found in enumerate(places) for place in found}
+    numbers = {leaf.node: number for number, leaf in enumerate(leaves)}
     handles = [node.register_hook(hook) for node, hook in _hooks(results, numbers, seen)]
     try:
-        sums = iter(torch.autograd.grad(results, [*chain.from_iterable(places)], arriving, allow_unused=True))
+        sums = torch.autograd.grad(results, leaves, arriving, allow_unused=True)
     finally:
         for handle in handles:
             handle.remove()
     direct = {get_gradient_edge(result).node for result in results}
-    added: list[list[Tensor]] = []
-    for leaf, found in zip(places, seen, strict=True):
-        totals = [total for total in islice(sums, len(leaf)) if total is not None]
-        is_apart = 1 < len(found) <= _MOST and direct.isdisjoint(place.node for place in leaf)
-        added.append(found if is_apart else [reduce(torch.add, totals)] if totals else [])
-    return added
-
-
-def _places(results: Sequence[Tensor], leaves: Sequence[GradientEdge]) -> list[list[GradientEdge]]:
-    """Return all places where gradients of each leaf arrive: a leaf whose `.data` is set gets another one."""
-    places = [{leaf.node: leaf} for leaf in leaves]
-    known = {id(_variable(leaf.node)): found for leaf, found in zip(leaves, places, strict=True)}
-    ends = [node for inner in inner_nodes(results) for node, _ in inner.next_functions if node is not None]
-    ends += [get_gradient_edge(result).node for result in results]
-    for node in ends:
-        variable = _variable(node)
-        if variable is not None and id(variable) in known:
-            known[id(variable)].setdefault(node, GradientEdge(node, 0))
-    return [[*found.values()] for found in places]
-
-
-def _variable(node: Node) -> Tensor | None:
-    """Return the tensor whose gradients arrive at a node, if nothing has computed it."""
-    return getattr(node, "variable", None)
+    return [
+        [] if total is None else found if 1 < len(found) <= _MOST and leaf.node not in direct else [total]
+        for leaf, found, total in zip(leaves, seen, sums, strict=True)
+    ]
 
 
 def _hooks(

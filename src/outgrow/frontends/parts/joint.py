@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, fx
+from torch._C import _autograd
 from torch._higher_order_ops.wrap import tag_activation_checkpoint
 from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils.checkpoint import checkpoint
@@ -38,6 +39,8 @@ _RESUMED = re.compile(r"torch_dynamo_resume_in_(.*)_at_\d+")
 """How Dynamo names what is left of a function behind a break."""
 _ASSIGNING = frozenset({"iadd", "isub", "imul", "itruediv", "ipow", "setitem"})
 """What assigns to a tensor, beside what ends in an underscore or is called with `inplace`."""
+_VERSION_LOWERED = "_lower_version_count_by_1"
+"""Dynamo's function that makes up for the version that `set_` raises where `.data` is set."""
 _OVERWRITTEN = "modified by an inplace operation"
 """How autograd says that a value which it keeps was written over."""
 _ELSEWHERE = "outgrow.elsewhere.default"
@@ -242,14 +245,36 @@ def open_results(hole: Op | None) -> tuple[int, ...]:
 
 
 def as_traced(module: fx.GraphModule) -> fx.GraphModule:
-    """Let regions of `torch.utils.checkpoint`, which Dynamo keeps as one call each, run twice as in eager.
+    """Let `.data` be set, and regions of `torch.utils.checkpoint` run twice, as in eager mode.
 
-    A region within another one is a call in the graph of that.
+    Dynamo keeps a region as one call. A region within another one is a call in the graph of that.
     """
     for graph_module in module.modules():
         if isinstance(graph_module, fx.GraphModule):
+            _let_data_be_set(graph_module)
             _run_regions_twice(graph_module)
     return module
+
+
+def _let_data_be_set(module: fx.GraphModule) -> None:
+    """Replace what Dynamo makes of `tensor.data = data`: `set_`, and a call that makes up for the version it raises."""
+    for node in module.graph.find_nodes(op="call_function", target=torch.Tensor.set_):
+        for after in [user for user in node.users if getattr(user.target, "__name__", "") == _VERSION_LOWERED]:
+            after.replace_all_uses_with(node)
+            module.graph.erase_node(after)
+            node.target = set_data_
+
+
+def set_data_(tensor: Tensor, data: Tensor) -> Tensor:
+    """Give a tensor the memory of another one, with the version that it had; return it.
+
+    One that lies there already stays as it is: by `set_`, gradients of what reads it later would arrive elsewhere.
+    """
+    if geometry(tensor) != geometry(data):
+        version = tensor._version
+        torch.ops.aten.set_.source_Tensor(tensor, data)
+        _autograd._unsafe_set_version_counter((tensor,), (version,))
+    return tensor
 
 
 def _run_regions_twice(module: fx.GraphModule) -> None:
