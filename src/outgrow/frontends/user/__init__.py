@@ -5,6 +5,7 @@ plain          what models and optimizers keep that is no tensor
 containers     which containers may hold tensors
 devices        on which devices tensors may lie
 configuration  what in attributes tells modules and optimizers what to do
+filling        how containers are copied, compared and filled
 attributes     what modules and optimizers keep in their attributes
 reads          what the code of a function reads by name
 locations      where a value is that a step finds outside

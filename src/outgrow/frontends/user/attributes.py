@@ -15,11 +15,11 @@ signatures tell. A settled value that lets the next step read a mask that is not
 that is kept beside it, is not left either.
 """
 
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, TypeAlias
 
 import torch.utils._pytree as pytree
 from torch import SymBool, SymFloat, SymInt, Tensor
@@ -29,6 +29,7 @@ from torch.types import py_sym_types
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.user.configuration import is_configuration, is_opaque, is_settled
+from outgrow.frontends.user.filling import Container, differ, entries, is_container, like, refill
 from outgrow.frontends.user.locations import MISSING, Location
 from outgrow.frontends.user.refusals import DROP_IN
 from outgrow.frontends.user.unreadable import Unreadable
@@ -38,13 +39,11 @@ _OF_MODULES = ("_parameters", "_buffers")
 _OF_OPTIMIZERS = ("state", "param_groups")
 """Attributes that are a module's tables of tensors, or an optimizer's."""
 _NUMBERS: dict[type, type] = {SymInt: int, SymFloat: float, SymBool: bool}
-_CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
 _ONCE = (
     "The step changes {0}.{2}. outgrow does not look into a {1}, so this happens once, when the step is captured. Keep "
     "what changes from step to step in an attribute of the module or the optimizer itself, or change it after the step."
 )
 
-Container = list[object] | dict[object, object] | set[object] | deque[object]
 _Way: TypeAlias = tuple[object, ...]
 
 
@@ -377,11 +376,6 @@ class _Refusing(Unreadable):
         return f"<what a captured step left in {self._name}>"
 
 
-def is_container(value: object) -> TypeGuard[Container]:
-    """Whether a value is a container that can be copied and filled; types derived from one may not allow it."""
-    return type(value) in _CONTAINERS
-
-
 def _with_refusing(there: Container, refusing: _Refusing, left: Left) -> Container:
     """Return a container like one in which a step has left values, of whose entries nobody knows which."""
     if isinstance(there, set):
@@ -389,7 +383,7 @@ def _with_refusing(there: Container, refusing: _Refusing, left: Left) -> Contain
     found = there.copy()
     if isinstance(found, dict):
         for form in (there, left.form):
-            found.update(_like(form, refusing) if isinstance(form, dict) else {})
+            found.update(like(form, refusing) if isinstance(form, dict) else {})
     else:
         settled = [item for item in there if not isinstance(item, _Refusing)]
         new = [*settled, *[refusing] * left.count]
@@ -406,21 +400,7 @@ def _form(there: object, fresh: Collection[object], replaced: object) -> object:
         written = [any(id(leaf) in new for leaf in _leaves(item)) for item in there]
         if all(is_new or item is old for is_new, item, old in zip(written, there, replaced, strict=True)):
             return tuple(written)
-    return _like(there, None)
-
-
-def _like(value: object, entry: object) -> Any:
-    """Return a container like another one, with the same in the place of all that is in it; or just that."""
-    if not is_container(value):
-        return entry
-    found: Any = value.copy()
-    if isinstance(value, dict):
-        refill(found, {key: _like(item, entry) for key, item in value.items()})
-    elif isinstance(value, set):
-        refill(found, {entry})
-    else:
-        refill(found, [_like(item, entry) for item in value])
-    return found
+    return like(there, None)
 
 
 def _all_refusing(there: Container, refusing: _Refusing, left: Left) -> Container:
@@ -459,30 +439,6 @@ def _entry(container: object, key: Any) -> object:
 
 def _held_elsewhere(owner: object) -> tuple[str, ...]:
     return _OF_OPTIMIZERS if isinstance(owner, Optimizer) else _OF_MODULES
-
-
-def entries(container: Container) -> Iterable[object]:
-    """Return what is in a container."""
-    return container.values() if isinstance(container, dict) else container
-
-
-def differ(container: Container, copy: Container) -> bool:
-    """Whether other objects are in a container, or in another order."""
-    if isinstance(container, dict) and isinstance(copy, dict):
-        return differ([*container, *container.values()], [*copy, *copy.values()])
-    return len(container) != len(copy) or any(one is not other for one, other in zip(container, copy, strict=True))
-
-
-def refill(container: Any, copy: Any) -> None:
-    """Let a container have what a copy of it has."""
-    container.clear()
-    match container, copy:
-        case (list() | deque(), list() | deque()):
-            container.extend(copy)
-        case (dict(), dict()) | (set(), set()):
-            container.update(copy)
-        case _:
-            raise AssertionError("a copy is of the same kind")
 
 
 def _leaves(value: object) -> list[object]:

@@ -19,8 +19,9 @@ import torch.utils._pytree as pytree
 from numpy.typing import NDArray
 from torch import nn
 
-from outgrow.frontends.user.attributes import Container, entries, is_container, is_empty, refill
+from outgrow.frontends.user.attributes import is_empty
 from outgrow.frontends.user.configuration import NUMBERS, content, is_configuration, is_opaque, is_settled
+from outgrow.frontends.user.filling import Container, entries, is_container, refill
 from outgrow.frontends.user.helpers import Helper, Met
 from outgrow.frontends.user.locations import MISSING, Location
 from outgrow.frontends.user.reach import Reached

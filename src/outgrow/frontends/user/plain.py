@@ -19,8 +19,8 @@ from torch.optim import Optimizer
 from torch.types import py_sym_types
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.user.attributes import differ
 from outgrow.frontends.user.configuration import NUMBERS
+from outgrow.frontends.user.filling import differ
 from outgrow.frontends.user.refusals import DROP_IN
 from outgrow.frontends.user.state import GroupSlot, OptimizerSlot, Training, entries_of, parameters, title
 

@@ -13,7 +13,7 @@ from multiprocessing.queues import Queue as ProcessQueue
 from queue import Queue, SimpleQueue
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.user.attributes import is_container, refill
+from outgrow.frontends.user.filling import is_container, refill
 from outgrow.frontends.user.locations import Location
 
 _REMEDY = (
