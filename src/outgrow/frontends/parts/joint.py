@@ -199,7 +199,7 @@ def _written(
         if arg._is_view():
             raise Uncapturable(
                 f"a compiled part writes over its input of shape {tuple(item.shape)}{_by(module, at)}, which is a "
-                "view, and whose gradient is wanted; write the operation out of place (inplace=False)"
+                "view, and whose gradient is wanted from then on; write the operation out of place (inplace=False)"
             )
         found.append(at)
     return found

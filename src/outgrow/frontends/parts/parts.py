@@ -282,7 +282,7 @@ class _Asked:
         args = [*self.args]
         for at in (*self.written, *self.cut):
             arg = args[at]
-            assert isinstance(arg, Tensor), "it wants a gradient"
+            assert isinstance(arg, Tensor), "it is written over, or wants a gradient"
             args[at] = primal(arg, arg) if arg.requires_grad else arg.detach()
         return replace(self, args=args)
 
