@@ -51,6 +51,14 @@ def test_the_floor_sinks_by_what_a_part_does_without() -> None:
     assert before - after >= 256 - 4
 
 
+@pytest.mark.parametrize("minimum_bytes", [4, 64, 1 << 10])
+def test_the_floor_that_is_told_is_that_of_the_graph(minimum_bytes: int) -> None:
+    """Also where nothing was free."""
+    for problem in (PROBLEM, problem_of(parse_graph(KEPT), 1 << 20)):
+        freed = free_rewrites(replace(problem, minimum_bytes=minimum_bytes))
+        assert freed.floor_bytes == floor_of(replace(problem, minimum_bytes=minimum_bytes), freed.graph)[0]
+
+
 def test_a_small_convolution_stays_whole() -> None:
     """Where the parts do without nothing that could move, or no op of this need can set the floor."""
     small = replace(PROBLEM, minimum_bytes=257)

@@ -15,7 +15,7 @@ from torch._ops import OpOverload
 from torch.types import py_sym_types
 from torch.utils._mode_utils import no_dispatch
 
-from outgrow.frontends.fake.arguments import Invoked, leaves_of, tensors_of, writes
+from outgrow.frontends.fake.arguments import Invoked, form_of, leaves_of, tensors_of, writes
 from outgrow.frontends.fake.noted import Noted
 
 LIFTS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default)
@@ -127,7 +127,7 @@ def is_deterministic(func: OpOverload, leaves: Sequence[object]) -> bool:
 
 def of_its_form(tensor: Tensor) -> Tensor:
     """Return a tensor without content that lies as this one does."""
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return form_of(tensor).empty()
 
 
 def _of_its_kind(tensor: Tensor) -> Tensor:
