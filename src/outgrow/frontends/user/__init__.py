@@ -26,7 +26,6 @@ sharing        which tensors share memory
 guards         conditions on hyper-parameters under which a captured step holds
 schedules      what becomes of `scheduler.step()`
 signals        when a signal interrupts a step that is captured
-unfinished     what returns before it has done anything: coroutines and generators
 unreadable     what refuses whoever reads it
 refusals       why a step cannot be captured, and which line is to blame
 """

@@ -177,9 +177,10 @@ def _kind_by_kind(board: Board, best: Trial) -> Trial:
         left -= len(kinds) * 3
         for members in kinds:
             for choice in (KEEP, REBUILD, DISCARD):
-                policy = best.policy.copy()
-                policy[members] = choice
-                best = board.best_of(policy, (best.rule,), best)
+                if (best.policy[members] != choice).any():
+                    policy = best.policy.copy()
+                    policy[members] = choice
+                    best = board.best_of(policy, (best.rule,), best)
     return best
 
 
