@@ -141,8 +141,8 @@ def counted_by_group() -> Job:
 class InPython(Optimizer):
     """Counts in Python numbers, as optimizers of many libraries do: of a parameter, and of a group."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
-        super().__init__(parameters, {"lr": 0.1, "betas": (0.9, 0.99), "calls": 0})
+    def __init__(self, parameters: Iterable[nn.Parameter], lr: float = 0.1) -> None:
+        super().__init__(parameters, {"lr": lr, "betas": (0.9, 0.99), "calls": 0})
 
     @torch.no_grad()
     def step(self) -> None:

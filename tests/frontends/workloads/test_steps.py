@@ -12,6 +12,7 @@ from outgrow.frontends.user.state import OptimizerSlot
 from outgrow.frontends.workloads.steps import capture_steps
 from outgrow.frontends.workloads.workload import Workload
 from outgrow.ir.text import print_graph
+from tests.frontends.features import InPython
 
 WITH_STATE: Mapping[str, Callable[..., optim.Optimizer]] = {
     "SGD, momentum": partial(optim.SGD, momentum=0.9),
@@ -27,6 +28,7 @@ WITH_STATE: Mapping[str, Callable[..., optim.Optimizer]] = {
     "RMSprop": partial(optim.RMSprop, momentum=0.9),
     "ASGD": optim.ASGD,
     "Rprop": optim.Rprop,
+    "numbers of Python": InPython,
 }
 
 

@@ -19,6 +19,10 @@ from outgrow.frontends.user.state import OptimizerSlot, Training, preserved, put
 from outgrow.frontends.workloads.loading import blamed_on
 from outgrow.frontends.workloads.unallocated import build_unallocated
 from outgrow.frontends.workloads.workload import Workload
+from outgrow.ir.graph import Value
+
+_NUMBERS = frozenset(("int", "float"))
+"""Types of results that are numbers of Python."""
 
 
 def capture_workload(function: Callable[..., Workload], settings: Mapping[str, object]) -> Captured:
@@ -54,6 +58,8 @@ def _moved_on(training: Training, captured: Captured) -> Iterator[None]:
         for item in captured.puts:
             if item.result is None:
                 put(item.slot, item.number, training)
+            elif _value(captured, item.result).dtype in _NUMBERS:
+                pass  # it goes on, by whatever number is there
             elif item.number is not None:
                 put(item.slot, _stand_in(captured, item.result).fill_(item.number), training)
             else:
@@ -63,8 +69,12 @@ def _moved_on(training: Training, captured: Captured) -> Iterator[None]:
         yield
 
 
+def _value(captured: Captured, result: int) -> Value:
+    return captured.graph.values[captured.graph.results[result]]
+
+
 def _stand_in(captured: Captured, result: int) -> Tensor:
     """Return a tensor like a result of a captured step."""
-    value = captured.graph.values[captured.graph.results[result]]
+    value = _value(captured, result)
     device = CPU if value.storage in captured.elsewhere else captured.device
     return torch.empty_strided(value.shape, value.strides, dtype=getattr(torch, value.dtype), device=device)
