@@ -14,12 +14,13 @@ from outgrow.remarks import Remark
 
 pytestmark = pytest.mark.usefixtures("no_room_is_ample")
 STEPS = 6
+Rule = Callable[[dict[str, Any], int], float | Tensor]
 
 
 class Counting(Optimizer):
     """Counts its calls in a group and its updates in the state; a rule says how far an update goes."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter], rule: Callable[[dict[str, Any], int], float]) -> None:
+    def __init__(self, parameters: Iterable[nn.Parameter], rule: Rule) -> None:
         super().__init__(parameters, {"lr": 0.1, "calls": 0, "warm": 3})
         self.rule = rule
 
@@ -31,11 +32,15 @@ class Counting(Optimizer):
                 state = self.state[parameter]
                 state["step"] = state.get("step", 0) + 1
                 assert parameter.grad is not None
-                parameter.add_(parameter.grad, alpha=-group["lr"] * self.rule(group, state["step"]))
+                parameter.sub_(parameter.grad * (group["lr"] * self.rule(group, state["step"])))
 
 
 def falling(group: dict[str, Any], step: int) -> float:
     return math.sqrt(1 - 0.9**step) / (math.pow(group["calls"], 0.7) + group["warm"])
+
+
+def in_tensors(group: dict[str, Any], step: int) -> Tensor:
+    return torch.tensor(1.0 / step) + torch.tensor(group["calls"], dtype=torch.float64) * 0.125
 
 
 def counted_out(_group: dict[str, Any], step: int) -> float:
@@ -49,7 +54,7 @@ def starting_again(group: dict[str, Any], step: int) -> float:
 
 
 def trained(
-    rule: Callable[[dict[str, Any], int], float],
+    rule: Rule,
     compiled: Callable[..., Any] = lambda step, **_: step,
     between: Callable[[int, Counting], None] = lambda _number, _optimizer: None,
 ) -> tuple[list[object], Any]:
@@ -78,8 +83,8 @@ def planned(step: Callable[..., Any], **training: Any) -> Any:
     return outgrow.compile(step, memory_budget="4GiB", **training)
 
 
-@pytest.mark.parametrize(("rule", "plans"), [(falling, 2), (starting_again, 3)])
-def test_numbers_go_on_in_one_plan(rule: Callable[[dict[str, Any], int], float], plans: int) -> None:
+@pytest.mark.parametrize(("rule", "plans"), [(falling, 2), (in_tensors, 2), (starting_again, 3)])
+def test_numbers_go_on_in_one_plan(rule: Rule, plans: int) -> None:
     """One for the first call, which makes the state, and one for all others; a branch on a number has two."""
     expected, _ = trained(rule)
     found, step = trained(rule, planned)

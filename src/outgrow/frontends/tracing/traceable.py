@@ -23,6 +23,7 @@ _SYMBOLS = (torch.SymFloat, torch.SymInt)
 _MAKE_SCALE = "_lazy_init_scale_growth_tracker"
 _make_scale = getattr(GradScaler, _MAKE_SCALE)
 _as_tensor: Callable[..., Tensor] = torch.as_tensor
+_tensor: Callable[..., Tensor] = torch.tensor
 _sqrt, _pow = math.sqrt, math.pow
 _full: Callable[..., Tensor] = torch.full
 
@@ -44,6 +45,11 @@ def made_traceable() -> Iterator[None]:
 def _traced_as_tensor(data: Any, **options: Any) -> Tensor:
     """As `torch.as_tensor`, which asks a symbol for its number."""
     return _full((), data, **options) if isinstance(data, torch.SymFloat) else _as_tensor(data, **options)
+
+
+def _traced_tensor(data: Any, **options: Any) -> Tensor:
+    """As `torch.tensor`, which asks a symbol for its number."""
+    return _full((), data, **options) if isinstance(data, _SYMBOLS) else _tensor(data, **options)
 
 
 def _traced_sqrt(number: Any, /) -> Any:
@@ -68,6 +74,7 @@ _TRACEABLE: tuple[tuple[object, str, object], ...] = (
     (_adafactor, "max", torch.sym_max),
     (_adafactor, "min", torch.sym_min),
     (torch, "as_tensor", _traced_as_tensor),
+    (torch, "tensor", _traced_tensor),
     (math, "sqrt", _traced_sqrt),
     (math, "pow", _traced_pow),
     *((torch, name, function) for name, function in RATED.items()),
