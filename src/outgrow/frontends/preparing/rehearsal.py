@@ -12,8 +12,9 @@ other bits, and for good, but only in that thread. So a convolution is first tri
 memory was refused there, the device counts as having no memory for it.
 
 So the first plan knows all costs, and where each result is allocated. Operands are noise between a quarter and one;
-integers are 0, an index that every table has, except for pivots, which count from 1. Most ops take about the same time
-whatever the contents; only where rows are gathered or summed by index do all go to one place, which may be slower.
+integers are 0, an index that every table has, except where the sizes of results depend on them (`preparing.contents`).
+Most ops take about the same time whatever the contents; only where rows are gathered or summed by index do all go to
+one place, which may be slower.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -23,19 +24,17 @@ from dataclasses import dataclass, field
 from statistics import median
 
 import torch
-from torch._ops import OpOverload
 
 from outgrow.analysis.cost import COMPILED, NUMBER_SECONDS, OF_NUMBERS, Cost, cost_key, workspace_bound
 from outgrow.analysis.timeline import Lane
 from outgrow.errors import ReplayMismatch
 from outgrow.frontends.fake.lists import by_torch
 from outgrow.frontends.lowering.lower import call_of, geometry_of, stand_ins
-from outgrow.frontends.tracing.names import resolve_operator
+from outgrow.frontends.preparing.contents import as_captured
 from outgrow.frontends.user.devices import CPU
-from outgrow.ir.graph import Graph, Op, Ref
+from outgrow.ir.graph import Graph, Op
 from outgrow.runtime.device import BesideHost
 from outgrow.runtime.directed import scratch_needed, watched
-from outgrow.runtime.lists import schema_of
 from outgrow.runtime.program import Call, Geometry, Item
 from outgrow.runtime.results import results_of
 
@@ -205,7 +204,7 @@ class Rehearsal:
             run()
         return streams.mark(Lane.COMPUTE).seconds_since(begin) / _TURNS
 
-    def _operands(self, graph: Graph, op: Op, elsewhere: Collection[str]) -> dict[str, Item]:
+    def _operands(self, graph: Graph, op: Op, elsewhere: Collection[str]) -> Mapping[str, Item]:
         """Return a tensor or a number for each value that an op reads; those of one storage share memory."""
         storages: dict[str, torch.UntypedStorage] = {}
         operands: dict[str, Item] = {}
@@ -217,11 +216,7 @@ class Rehearsal:
             if geometry.storage not in storages:
                 storages[geometry.storage] = self._storage(graph, geometry.storage, elsewhere)
             operands[name] = _filled(storages[geometry.storage], geometry)
-        for name in _pivots(op):
-            pivots = operands[name]
-            assert isinstance(pivots, torch.Tensor), "a factorization tells them"
-            pivots.fill_(1)
-        return operands
+        return as_captured(graph, op, operands)
 
     def _storage(self, graph: Graph, name: str, elsewhere: Collection[str]) -> torch.UntypedStorage:
         size = max(1, graph.storages[name].size_bytes)
@@ -239,15 +234,6 @@ def _born(call: Call, returned: object) -> Iterator[tuple[int, str, torch.Tensor
     for place, (result, item) in enumerate(zip(call.results, results_of(returned), strict=False)):
         if result is not None and result.born is not None and isinstance(item, torch.Tensor):
             yield place, result.born, item
-
-
-def _pivots(op: Op) -> Iterator[str]:
-    """Yield the operands that say with which row each row has changed places; kernels follow them unchecked."""
-    function = resolve_operator(by_torch(op.operator))
-    parameters = schema_of(function).arguments if isinstance(function, OpOverload) else ()
-    for parameter, argument in zip(parameters, op.arguments, strict=False):
-        if parameter.name.endswith("pivots") and isinstance(argument, Ref):
-            yield argument.value
 
 
 def _only_checks(graph: Graph, op: Op) -> bool:
