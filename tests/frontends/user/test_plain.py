@@ -53,6 +53,18 @@ def starting_again(group: dict[str, Any], step: int) -> float:
     return 1.0 / (1 + group["calls"] + step)
 
 
+def of_its_type(_group: dict[str, Any], step: int) -> float:
+    return 1.0 if isinstance(step, int) else 2.0
+
+
+def by_name(_group: dict[str, Any], step: int) -> float:
+    return {1: 1.0, 2: 0.5}.get(step, 0.1 * float(f"{step:02d}"))
+
+
+def by_parts(_group: dict[str, Any], step: int) -> float:
+    return 1.0 / (1 + sum(divmod(step, 3))) + math.pow(-0.5, step)
+
+
 def trained(
     rule: Rule,
     compiled: Callable[..., Any] = lambda step, **_: step,
@@ -124,5 +136,17 @@ def test_a_number_that_is_asked_for_is_named() -> None:
     expected, _ = trained(counted_out)
     with pytest.warns(Remark, match=r"it looks at optimizer state 'step' of parameter 'weight'"):
         found, step = trained(counted_out, planned)
+    assert found == expected
+    assert len(step.plans.plans) == STEPS
+
+
+@pytest.mark.parametrize("rule", [of_its_type, by_name, by_parts])
+def test_what_a_symbol_answers_otherwise_than_a_number_is_asked_of_the_number(
+    rule: Callable[[dict[str, Any], int], float],
+) -> None:
+    """Symbols are of other types, have no hash and no text, and divmod knows none."""
+    expected, _ = trained(rule)
+    with pytest.warns(Remark, match="it looks at"):
+        found, step = trained(rule, planned)
     assert found == expected
     assert len(step.plans.plans) == STEPS

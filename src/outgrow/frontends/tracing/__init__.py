@@ -3,6 +3,7 @@
 capture        the whole way
 trace          what a step does to its tensors, as nodes on fakes
 traceable      what optimizers call that cannot be traced
+likeness       whether two traces do the same
 leaf           what the step returns
 convert        from nodes to ops on storages
 assembly       from a trace to a captured step

@@ -264,10 +264,11 @@ class Captured:
         pairs = ((there.get(slot), spread) for slot, spread in self.spreads.items())
         return all(Spread.of(tensor) == spread for tensor, spread in pairs if isinstance(tensor, DTensor))
 
-    def counting_slots(self) -> Iterator[BufferSlot | OptimizerSlot]:
+    def counting_slots(self) -> Iterator[StateSlot]:
         """Yield where the counters and the numbers are that go on, rates apart."""
         yield from (counter.slot for counter in self.counters)
         yield from (slot for slot in self.hyper.values() if isinstance(slot, OptimizerSlot))
+        yield from (item.slot for item in self.puts if item.slot in self.numbers)
 
     def _counted(self, training: Training) -> Iterator[tuple[Counted, float]]:
         """Yield the counters that the step looks at, and what they are now."""

@@ -40,9 +40,11 @@ from outgrow.frontends.fake.questions import Asking, Looks, Question
 from outgrow.frontends.fake.sums import Sums
 from outgrow.frontends.tracing.dependence import dependent
 from outgrow.frontends.tracing.leaf import Kind, Leaf
+from outgrow.frontends.tracing.likeness import Account
 from outgrow.frontends.tracing.names import DETACHES
 from outgrow.frontends.tracing.traceable import made_traceable
 from outgrow.frontends.user.attributes import Contents, Kept, Left, Settled, attributes_kept, left_by
+from outgrow.frontends.user.configuration import NUMBERS
 from outgrow.frontends.user.containers import check_open, open_containers
 from outgrow.frontends.user.counts import OTHERWISE
 from outgrow.frontends.user.devices import check_devices
@@ -75,18 +77,14 @@ from outgrow.frontends.user.state import (
     title,
     trained,
 )
-from outgrow.frontends.user.taken import arguments_in_place, nothing_taken
+from outgrow.frontends.user.taken import arguments_in_place, nothing_taken, warn_of_given
 from outgrow.frontends.user.unfinished import finished
 from outgrow.frontends.user.unseen import nothing_moved, nothing_unseen
-from outgrow.remarks import remark
 
 _one_at_a_time = RLock()
 """Only one thread traces at a time: what is exchanged during a trace is exchanged for all threads."""
 _TOLD_ONE_BY_ONE = 4
 """So often a step is traced with one number more that it is told, before it is told all."""
-_NOT_SEEN = (
-    "The step puts something into a dict or a list among its arguments. The caller does not see it there: return it."
-)
 _NOT_ONE_GRAPH: Mapping[type[Optimizer], str] = {
     LBFGS: f"decides by the losses that it sees how often it calls the model, so its step is no graph{DROP_IN}",
     SparseAdam: "updates the rows that a sparse gradient names, so the shapes of its step are contents; plans hold "
@@ -143,9 +141,11 @@ class Traced:
     shared: frozenset[int]
 
     @property
-    def is_as_it_runs(self) -> bool:
-        """Whether sums are made as in eager mode, and a symbol stood for each number of optimizers that has changed."""
-        return not self.shared and not self.numbers.untraced
+    def account(self) -> Account:
+        """What the step did, to be compared with what it did in another trace."""
+        outputs = [item.index if isinstance(item, Leaf) else item for item in self.outputs]
+        constants = {at: item for at, item in enumerate(self.returned) if type(item) in NUMBERS}
+        return Account(self.module, outputs, {**constants, **self.numbers.placed})
 
 
 @dataclass(slots=True)
@@ -193,22 +193,34 @@ def trace(
         given = (step, training, leaves, call_structure, living_generators() if living is None else living)
         for _ in range(_TOLD_ONE_BY_ONE):
             try:
-                return _as_it_runs(partial(_trace, *given), looks)
+                return _going_on(partial(_trace, *given), looks)
             except OTHERWISE:
                 if not looks.concealed:
                     raise
             looks = looks.more_told()
-        return _as_it_runs(partial(_trace, *given), Looks(tells_all=True))
+        return _going_on(partial(_trace, *given), Looks(tells_all=True))
 
 
-def _as_it_runs(traced_with: Callable[[Looks, frozenset[int], frozenset[NumberSlot]], Traced], looks: Looks) -> Traced:
-    """Return a trace in which sums of gradients are made in place, or out of place, as in eager mode.
+_Tracing: TypeAlias = Callable[[Looks, frozenset[int], frozenset[NumberSlot]], Traced]
 
-    For numbers of optimizers that it changes, symbols stand in it.
-    """
-    apart, going_on = frozenset[int](), frozenset[NumberSlot]()
-    while not (traced := traced_with(looks, apart, going_on)).is_as_it_runs:
-        looks, apart, going_on = looks.anew(), apart | traced.shared, going_on | traced.numbers.untraced
+
+def _going_on(traced_with: _Tracing, looks: Looks) -> Traced:
+    """Return a trace in which symbols stand for numbers of optimizers that it changes, if it does the same then."""
+    traced = _as_it_runs(traced_with, looks)
+    if not traced.numbers.untraced:
+        return traced
+    try:
+        found = _as_it_runs(traced_with, looks.anew(), traced.numbers.untraced)
+    except OTHERWISE:  # what it asks of a symbol is another's error, and a number has an answer
+        return traced
+    return found if found.account.is_like(traced.account) else traced
+
+
+def _as_it_runs(traced_with: _Tracing, looks: Looks, going_on: frozenset[NumberSlot] = frozenset()) -> Traced:
+    """Return a trace in which sums of gradients are made in place, or out of place, as in eager mode."""
+    apart = frozenset[int]()
+    while (traced := traced_with(looks, apart, going_on)).shared:
+        looks, apart = looks.anew(), apart | traced.shared
     return traced
 
 
@@ -251,7 +263,7 @@ def _trace(
                 returned = finished(in_users_code(step, *call_args, **call_kwargs))
             schedulers.ended(returned)
             attributes.warn_of_opaque()
-            _warn_of_given(pytree.tree_unflatten(fakes.leaves, call_structure), given)
+            warn_of_given(pytree.tree_unflatten(fakes.leaves, call_structure), given)
             found = [*_observe(returned, training, before, fakes.batch, run), *run.made(numbers, numbers_of(training))]
             run.settled, run.exchanged = attributes.settled(), attributes.exchanged()
             run.kept, run.changed = attributes.kept(), outside.changed()
@@ -332,17 +344,6 @@ def _fakes(tensors: Sequence[object], outside: Outside) -> Iterator[FakeMode]:
 def _own(mode: FakeMode, tensors: Sequence[object]) -> FakeMode | None:
     """Return the mode if it was made for this run: no tensor of the program is of it."""
     return None if any(isinstance(item, FakeTensor) for item in tensors) else mode
-
-
-def _warn_of_given(before: object, after: object) -> None:
-    """Say so if the step has put something into containers among its arguments, which are not the caller's own."""
-    given, structure = pytree.tree_flatten(before)
-    there, now = pytree.tree_flatten(after)
-    old, new = [*map(id, given)], [*map(id, there)]
-    has_more = len(new) > len(old) or not set(new) <= set(old)
-    has_exchanged = now == structure and new != old
-    if has_more or has_exchanged:
-        remark(_NOT_SEEN)
 
 
 def _left(run: _Run, module: fx.GraphModule, twins: Twins) -> tuple[Left, ...]:

@@ -2,7 +2,7 @@
 
 An iterator that the step names, or a queue whose `get` it names, is refused before the step is traced, since nobody can
 put back what it has given. A container of which the step takes something, `batches.pop(0)`, has it again, and the step
-is refused as well.
+is refused as well. What it puts into containers among its arguments is told.
 """
 
 from collections import deque
@@ -12,13 +12,19 @@ from io import IOBase
 from multiprocessing.queues import Queue as ProcessQueue
 from queue import Queue, SimpleQueue
 
+import torch.utils._pytree as pytree
+
 from outgrow.errors import Uncapturable
 from outgrow.frontends.user.filling import is_container, refill
 from outgrow.frontends.user.locations import Location
+from outgrow.remarks import remark
 
 _REMEDY = (
     "which the captured step would not do again: every call would get what the first one got. Take it outside of the "
     "step, and pass it as an argument"
+)
+_NOT_SEEN = (
+    "The step puts something into a dict or a list among its arguments. The caller does not see it there: return it."
 )
 _QUEUES = (Queue, SimpleQueue, ProcessQueue)
 _FEW = 64
@@ -66,6 +72,17 @@ def _is_rearranged(now: Sequence[object], before: Sequence[object]) -> bool:
     known = set(map(id, before))
     pairs = zip(now, before, strict=False)
     return len(now) < len(before) or any(item is not then and id(item) in known for item, then in pairs)
+
+
+def warn_of_given(before: object, after: object) -> None:
+    """Say so if the step has put something into containers among its arguments, which are not the caller's own."""
+    given, structure = pytree.tree_flatten(before)
+    there, now = pytree.tree_flatten(after)
+    old, new = [*map(id, given)], [*map(id, there)]
+    has_more = len(new) > len(old) or not set(new) <= set(old)
+    has_exchanged = now == structure and new != old
+    if has_more or has_exchanged:
+        remark(_NOT_SEEN)
 
 
 @contextmanager
