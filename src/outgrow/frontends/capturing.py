@@ -18,6 +18,7 @@ from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.tracing.trace import Traced, trace
 from outgrow.frontends.user.counts import Count
 from outgrow.frontends.user.devices import device_of, home_of
+from outgrow.frontends.user.plain import NumberSlot
 from outgrow.frontends.user.state import Training
 from outgrow.frontends.workers.workers import Workers, check_replaceable, one_by_one
 from outgrow.ir.graph import Graph, Role
@@ -41,11 +42,13 @@ class Capturing:
     ) -> None:
         self.step, self.training, self.settings, self.workers = step, training, settings, workers
         self._progress, self._home = progress, home_of(training)
+        self._moving = frozenset[NumberSlot]()
 
     def captured(self, arguments: Arguments, counts: Iterable[Count]) -> Captured:
         """Return the step as a graph, which looks at numbers that are counted; remark one that trains nothing."""
         self._progress("capture", 0.0)
         captured = self._traced(arguments).looking_at(counts)
+        self._moving |= captured.moving
         self._check_home(captured)
         if self.settings.kernels != "eager":
             self._progress("compile", 0.0)
@@ -58,13 +61,13 @@ class Capturing:
         training, workers = self.training, self.workers
         args, kwargs = arguments.args, arguments.kwargs
         if workers is None:
-            return capture(self.step, training.models, training.optimizers, args, kwargs)
+            return capture(self.step, training.models, training.optimizers, args, kwargs, self._moving)
         leaves = arguments.leaves
         check_replaceable(training)
 
         def traced_anew(living: Sequence[object]) -> Traced:
             with one_by_one(training):
-                return trace(self.step, training, args, kwargs, living)
+                return trace(self.step, training, args, kwargs, living, self._moving)
 
         def part(traced: Traced) -> Captured:
             _check_divisible(traced)

@@ -150,3 +150,30 @@ def test_what_a_symbol_answers_otherwise_than_a_number_is_asked_of_the_number(
         found, step = trained(rule, planned)
     assert found == expected
     assert len(step.plans.plans) == STEPS
+
+
+def accumulated(compiled: Callable[..., Any]) -> tuple[list[object], Any]:
+    """What a training leaves that makes an update in every other call."""
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4)
+    optimizer = Counting(model.parameters(), falling)
+
+    def plain(x: Tensor, *, updates: bool) -> Tensor:
+        loss = model(x).square().mean()
+        loss.backward()
+        if updates:
+            optimizer.step()
+            optimizer.zero_grad()
+        return loss.detach()
+
+    step = compiled(plain, model=model, optimizer=optimizer)
+    found = [step(torch.randn(16, 8), updates=number % 2 == 1).tolist() for number in range(2 * STEPS)]
+    return [*found, model.weight.tolist(), optimizer.state_dict()["state"]], step
+
+
+def test_numbers_that_a_call_leaves_alone_are_no_part_of_it() -> None:
+    """Other calls change them: there is one step that accumulates, once there is state, and one that updates."""
+    expected, _ = accumulated(lambda step, **_: step)
+    found, step = accumulated(planned)
+    assert found == expected
+    assert len(step.plans.plans) == 4

@@ -7,7 +7,7 @@ The step is run once without contents (`frontends.tracing.trace`); its nodes bec
 (`frontends.tracing.assembly`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -23,6 +23,7 @@ from outgrow.frontends.user.attributes import Contents, Left, Read, Settled, nex
 from outgrow.frontends.user.counts import OTHERWISE, Did, counted
 from outgrow.frontends.user.drawn import living_generators
 from outgrow.frontends.user.escapes import check_nothing_is_kept, older_objects_apart, taken_out_on_failure
+from outgrow.frontends.user.plain import NumberSlot
 from outgrow.frontends.user.refusals import DROP_IN
 from outgrow.frontends.user.state import Training
 
@@ -33,8 +34,11 @@ def capture(
     optimizers: Sequence[Optimizer],
     args: Sequence[object] = (),
     kwargs: Mapping[str, object] | None = None,
+    moving: Collection[NumberSlot] = (),
 ) -> Captured:
     """Capture one call of `step` as a graph. Nothing of the step's size is computed or allocated, and no state changes.
+
+    Other calls change numbers of optimizers that are `moving`: the step serves whatever they are, unless it asks.
 
     Four exceptions: what is made of literals alone is computed (`frontends.fake.literals`: 16 MiB of larger ones at
     most), a recurrent layer, or a cuDNN batch normalisation, runs once on memory without contents, to see how much its
@@ -47,7 +51,7 @@ def capture(
     training, leaves = Training(tuple(models), tuple(optimizers)), pytree.tree_leaves((tuple(args), dict(kwargs or {})))
 
     def traced_anew(living: Sequence[object]) -> Traced:
-        return trace(step, training, args, kwargs or {}, living)
+        return trace(step, training, args, kwargs or {}, living, moving)
 
     return captured_by(step, traced_anew, lambda traced: captured_from(traced, leaves))
 

@@ -33,6 +33,7 @@ from outgrow.frontends.user.state import (
     BufferSlot,
     ConstantSlot,
     GradientSlot,
+    GroupSlot,
     HeldSlot,
     OptimizerSlot,
     ParameterSlot,
@@ -269,6 +270,13 @@ class Captured:
         yield from (counter.slot for counter in self.counters)
         yield from (slot for slot in self.hyper.values() if isinstance(slot, OptimizerSlot))
         yield from (item.slot for item in self.puts if item.slot in self.numbers)
+
+    @property
+    def moving(self) -> frozenset[NumberSlot]:
+        """Numbers of optimizers that the step changes, or that it has placed, and perhaps rates."""
+        placed = (item.slot for item in self.puts if item.result is None and item.number is not None)
+        numbers = (slot for slot in placed if isinstance(slot, OptimizerSlot | GroupSlot))
+        return frozenset((*self.hyper.values(), *numbers))
 
     def _counted(self, training: Training) -> Iterator[tuple[Counted, float]]:
         """Yield the counters that the step looks at, and what they are now."""

@@ -11,7 +11,7 @@ call as the captured one left it; what it prints, or does to objects that are no
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -177,10 +177,11 @@ def trace(
     args: Sequence[object],
     kwargs: Mapping[str, object],
     living: Sequence[object] | None = None,
+    moving: Collection[NumberSlot] = (),
 ) -> Traced:
     """Run `step` once on fake tensors and return what it did.
 
-    `living` are the generators of random numbers that there are, if they were looked for already.
+    `living` are the generators that there are, if they were looked for already; other calls change what is `moving`.
 
     Raises `Uncapturable` where the step looks at contents or changes what no captured step repeats, and for tensors on
     a device that `frontends.user.devices` refuses; errors of the step pass.
@@ -193,24 +194,25 @@ def trace(
         given = (step, training, leaves, call_structure, living_generators() if living is None else living)
         for _ in range(_TOLD_ONE_BY_ONE):
             try:
-                return _going_on(partial(_trace, *given), looks)
+                return _going_on(partial(_trace, *given), looks, moving)
             except OTHERWISE:
                 if not looks.concealed:
                     raise
             looks = looks.more_told()
-        return _going_on(partial(_trace, *given), Looks(tells_all=True))
+        return _going_on(partial(_trace, *given), Looks(tells_all=True), moving)
 
 
 _Tracing: TypeAlias = Callable[[Looks, frozenset[int], frozenset[NumberSlot]], Traced]
 
 
-def _going_on(traced_with: _Tracing, looks: Looks) -> Traced:
-    """Return a trace in which symbols stand for numbers of optimizers that it changes, if it does the same then."""
+def _going_on(traced_with: _Tracing, looks: Looks, moving: Collection[NumberSlot]) -> Traced:
+    """Return a trace in which symbols stand for numbers of optimizers that change, if the step does the same then."""
     traced = _as_it_runs(traced_with, looks)
-    if not traced.numbers.untraced:
+    changed = traced.numbers.changed(moving)
+    if not changed:
         return traced
     try:
-        found = _as_it_runs(traced_with, looks.anew(), traced.numbers.untraced)
+        found = _as_it_runs(traced_with, looks.anew(), changed)
     except OTHERWISE:  # what it asks of a symbol is another's error, and a number has an answer
         return traced
     return found if found.account.is_like(traced.account) else traced

@@ -65,6 +65,10 @@ class Numbers:
             untraced=frozenset(slot for slot in changed if type(before.get(slot)) in (int, float)),
         )
 
+    def changed(self, moving: Collection[NumberSlot]) -> frozenset[NumberSlot]:
+        """Return those for which symbols are to stand: those that have changed, and what is `moving` in other calls."""
+        return self.untraced | {slot for slot in moving if type(self.known.get(slot)) in (int, float)}
+
 
 def numbers_of(training: Training) -> dict[NumberSlot, object]:
     """Return every number, or symbol, in the state of a parameter, and every whole one in a parameter group."""
