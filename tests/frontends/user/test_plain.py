@@ -177,3 +177,15 @@ def test_numbers_that_a_call_leaves_alone_are_no_part_of_it() -> None:
     found, step = accumulated(planned)
     assert found == expected
     assert len(step.plans.plans) == 4
+
+
+@pytest.mark.parametrize(("number", "other", "plans"), [(math.nan, math.nan, 2), (0.0, -0.0, 3)])
+def test_a_number_that_stays_is_the_same_to_its_sign(number: float, other: float, plans: int) -> None:
+    """One that is none is not equal to itself, and zeros of both signs are."""
+
+    def between(at: int, optimizer: Counting) -> None:
+        for entries in optimizer.state.values():
+            entries["kept"] = number * 1.0 if at < 3 else other
+
+    _, step = trained(falling, planned, between)
+    assert len(step.plans.plans) == plans

@@ -22,6 +22,7 @@ from outgrow.frontends.fake.questions import Question, Read, first_changed
 from outgrow.frontends.tracing.leaf import Kind
 from outgrow.frontends.user.attributes import Contents, Left, Settled
 from outgrow.frontends.user.behind import with_nothing_behind
+from outgrow.frontends.user.configuration import content
 from outgrow.frontends.user.counts import Count
 from outgrow.frontends.user.devices import CPU
 from outgrow.frontends.user.guards import Guards
@@ -113,6 +114,11 @@ def _lying(tensor: Tensor) -> tuple[object, ...]:
     tensor = local(tensor)
     *lies, _ = geometry(tensor)
     return (*lies, tensor.dtype, tensor.device, tensor.is_conj(), tensor.is_neg(), tensor.requires_grad)
+
+
+def _is_another(found: object, number: Number) -> bool:
+    """Whether a number is not what it was, to the sign of a zero; one that is no number may still be none."""
+    return found is not number and content(found) != content(number)
 
 
 @dataclass(frozen=True)
@@ -218,7 +224,7 @@ class Captured:
         """Whether the step, traced anew with hyper-parameters and counters as they are now, would be this graph."""
         if not (self._is_in_place(training) and all(count.still_holds() for count in self.counts)):
             return False
-        if any(read(slot, training) != number for slot, number in self.numbers.items()):
+        if any(_is_another(read(slot, training), number) for slot, number in self.numbers.items()):
             return False
         seen = [counter.seen(number) for counter, number in self._counted(training)]
         numbers = [number for number in seen if number is not None]
