@@ -17,6 +17,7 @@ eager_ways  the way that torch goes where nothing is traced
 products    gradients of products, as eager has them
 extremes    gradients of the largest element of all and its like, as eager has them
 fills       gradients of numbers that fill a mask, as eager has them
+logits      gradients of binary cross entropies of two types, as eager rounds them
 smoothing   smoothed cross entropies of weighted classes, as eager has them
 labels      numbers of classes that are bytes
 twice       gradients that may not be differentiated again
