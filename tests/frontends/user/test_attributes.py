@@ -332,6 +332,20 @@ class Supervised(nn.Module):
         return x.square().mean() + deep.sum()
 
 
+def _training(model: nn.Module, *, compiled: bool) -> Callable[[Tensor], Tensor]:
+    """A step that trains a model, whose output is its loss; one of ours if it is `compiled`."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x: Tensor) -> Tensor:
+        loss = model(x)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return outgrow.compile(step, model=model, optimizer=optimizer, memory_budget="1GiB") if compiled else step
+
+
 @pytest.mark.usefixtures("no_room_is_ample")
 def test_entries_of_a_list_that_modules_share_may_be_written_over_and_read() -> None:
     """The next step finds the same list in all of them, as long as it was."""
@@ -339,16 +353,7 @@ def test_entries_of_a_list_that_modules_share_may_be_written_over_and_read() -> 
     def losses(*, compiled: bool) -> list[float]:
         torch.manual_seed(0)
         model = Supervised()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-        def step(x: Tensor) -> Tensor:
-            loss = model(x)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            return loss.detach()
-
-        run = outgrow.compile(step, model=model, optimizer=optimizer, memory_budget="1GiB") if compiled else step
+        run = _training(model, compiled=compiled)
         found = [run(torch.ones(rows, 4)).item() for rows in (2, 2, 3, 2)]
         assert model.heads is model.head.heads
         assert model.heads[0] == "depths"
@@ -365,16 +370,7 @@ def test_a_first_step_that_is_another_one_has_a_plan_of_its_own() -> None:
     def losses(*, compiled: bool) -> tuple[list[float], int]:
         torch.manual_seed(0)
         model = Starting()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-        def step(x: Tensor) -> Tensor:
-            loss = model(x)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            return loss.detach()
-
-        run = outgrow.compile(step, model=model, optimizer=optimizer, memory_budget="1GiB") if compiled else step
+        run = _training(model, compiled=compiled)
         found: list[float] = []
         for at in range(6):
             if at == 3:
