@@ -106,9 +106,11 @@ def put_results(feed: Feed, outcome: Outcome) -> None:
     """Hang new state and gradients where the captured step left them."""
     for item in feed.given.captured.puts:
         result = item.number if item.result is None else outcome.results[item.result]
-        spread = feed.given.captured.spreads.get(item.slot) if isinstance(result, Tensor) else None
         assert result is None or isinstance(result, Tensor | int | float), f"{item.slot} holds a tensor or a number"
-        put(item.slot, spread.around(result) if isinstance(result, Tensor) and spread else result, feed.training)
+        spread = feed.given.captured.spreads.get(item.slot)
+        if spread is not None and isinstance(result, Tensor):
+            result = spread.around(result)
+        put(item.slot, result, feed.training)
 
 
 def settle(feed: Feed, outcome: Outcome) -> object:

@@ -19,7 +19,7 @@ from torch._ops import OpOverload
 from torch.utils._mode_utils import no_dispatch
 
 from outgrow.frontends.fake.arguments import leaves_of, tensors_of, writes
-from outgrow.frontends.fake.asked import forms_given
+from outgrow.frontends.fake.asked import can_run, forms_given
 from outgrow.frontends.fake.layouts import FORMATS, channels_last_strides, relaid, without_memory
 from outgrow.frontends.fake.literals import is_deterministic
 from outgrow.frontends.user.sharing import address
@@ -88,5 +88,4 @@ def may_run(func: OpOverload, leaves: Sequence[object], tensors: Sequence[Tensor
     """Whether an operator makes new tensors of others, does nothing else, and all are small."""
     if func.namespace != "aten" or func in _CONVOLUTIONS or writes(func) or not is_deterministic(func, leaves):
         return False
-    there = all(item.device.type == "cpu" or torch.cuda.is_available() for item in tensors)
-    return there and sum(item.nbytes for item in tensors) <= _MOST_BYTES
+    return can_run(tensors) and sum(item.nbytes for item in tensors) <= _MOST_BYTES

@@ -30,6 +30,11 @@ def forms_given(
     return _forms_given(func, own, tuple([(name, _told(item, form)) for name, item in kwargs.items()]))
 
 
+def can_run(tensors: Sequence[Tensor]) -> bool:
+    """Whether there are kernels for the devices of some tensors in this process."""
+    return all(item.device.type == "cpu" or torch.cuda.is_available() for item in tensors)
+
+
 def _told(item: object, form: Callable[[Tensor], Form]) -> object:
     """Return forms in place of tensors, a number in place of symbols, and tuples of what is in lists."""
     if isinstance(item, Tensor):

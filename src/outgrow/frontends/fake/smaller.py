@@ -20,7 +20,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from outgrow.frontends.fake.arguments import Form, leaves_of, tensors_of, writes
-from outgrow.frontends.fake.asked import forms_given
+from outgrow.frontends.fake.asked import can_run, forms_given
 from outgrow.frontends.fake.layouts import relaid
 from outgrow.frontends.fake.precision import retyped
 from outgrow.frontends.user.sharing import address
@@ -91,7 +91,7 @@ def _has_ties(tensor: Tensor) -> bool:
 
 def _may_run(func: OpOverload, operands: Sequence[Tensor]) -> bool:
     """Whether an operator makes new tensors of others and does nothing else, wherever their places are."""
-    return _is_pure(func) and all(item.device.type == "cpu" or torch.cuda.is_available() for item in operands)
+    return _is_pure(func) and can_run(operands)
 
 
 @cache

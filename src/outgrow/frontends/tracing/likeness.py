@@ -18,8 +18,12 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.types import py_sym_types
 
+from outgrow.frontends.fake.literals import LIFTS
+from outgrow.frontends.tracing.names import DETACHES
+
 _FULL = torch.ops.aten.full.default
-_LIFTS = (torch.ops.aten.lift_fresh_copy.default, torch.ops.aten.lift_fresh.default, torch.ops.aten.detach.default)
+_SAME = (*LIFTS, *DETACHES)
+"""Operators whose result is what they are given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,7 @@ def _is_number(node: fx.Node) -> bool:
 
 def _single(node: fx.Node) -> tuple[object, ...] | None:
     """Return what is in a tensor that is made of one number: torch makes it otherwise of a symbol."""
-    if node.target in _LIFTS and isinstance(source := node.args[0], fx.Node):
+    if node.target in _SAME and isinstance(source := node.args[0], fx.Node):
         return _single(source)
     if node.target is _FULL and not node.args[0] and (number := _number(node.args[1])) is not None:
         return _in_tensor(torch.full((), number, dtype=node.meta["val"].dtype))

@@ -7,6 +7,7 @@ symbol again, and the tensors of a scaler are made for good, since it keeps them
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -22,8 +23,6 @@ from outgrow.frontends.fake.lists import RATED
 _SYMBOLS = (torch.SymFloat, torch.SymInt)
 _MAKE_SCALE = "_lazy_init_scale_growth_tracker"
 _make_scale = getattr(GradScaler, _MAKE_SCALE)
-_as_tensor: Callable[..., Tensor] = torch.as_tensor
-_tensor: Callable[..., Tensor] = torch.tensor
 _sqrt, _pow = math.sqrt, math.pow
 _full: Callable[..., Tensor] = torch.full
 
@@ -42,14 +41,9 @@ def made_traceable() -> Iterator[None]:
         yield
 
 
-def _traced_as_tensor(data: Any, **options: Any) -> Tensor:
-    """As `torch.as_tensor`, which asks a symbol for its number."""
-    return _full((), data, **options) if isinstance(data, torch.SymFloat) else _as_tensor(data, **options)
-
-
-def _traced_tensor(data: Any, **options: Any) -> Tensor:
-    """As `torch.tensor`, which asks a symbol for its number."""
-    return _full((), data, **options) if isinstance(data, _SYMBOLS) else _tensor(data, **options)
+def _traced_tensor(made: Callable[..., Tensor], data: Any, **options: Any) -> Tensor:
+    """As `torch.tensor` or `torch.as_tensor`, by which a tensor is `made`, which asks a symbol for its number."""
+    return _full((), data, **options) if isinstance(data, _SYMBOLS) else made(data, **options)
 
 
 def _traced_sqrt(number: Any, /) -> Any:
@@ -73,8 +67,8 @@ def _made_for_good(scaler: GradScaler, device: torch.device) -> None:
 _TRACEABLE: tuple[tuple[object, str, object], ...] = (
     (_adafactor, "max", torch.sym_max),
     (_adafactor, "min", torch.sym_min),
-    (torch, "as_tensor", _traced_as_tensor),
-    (torch, "tensor", _traced_tensor),
+    (torch, "as_tensor", partial(_traced_tensor, torch.as_tensor)),
+    (torch, "tensor", partial(_traced_tensor, torch.tensor)),
     (math, "sqrt", _traced_sqrt),
     (math, "pow", _traced_pow),
     *((torch, name, function) for name, function in RATED.items()),

@@ -10,7 +10,7 @@ that a step puts where none was, is the same after every call of that step.
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias, TypeGuard
 
 import torch.utils._pytree as pytree
@@ -43,10 +43,10 @@ class Numbers:
     same in every call, and those that are `untraced` have changed, though no symbols stood for them.
     """
 
-    known: Mapping[NumberSlot, Number]
-    made: Mapping[NumberSlot, SymInt | SymFloat]
-    placed: Mapping[NumberSlot, Number]
-    untraced: frozenset[NumberSlot]
+    known: Mapping[NumberSlot, Number] = field(default_factory=dict[NumberSlot, Number])
+    made: Mapping[NumberSlot, SymInt | SymFloat] = field(default_factory=dict[NumberSlot, SymInt | SymFloat])
+    placed: Mapping[NumberSlot, Number] = field(default_factory=dict[NumberSlot, Number])
+    untraced: frozenset[NumberSlot] = frozenset()
 
     @staticmethod
     def between(before: Mapping[NumberSlot, object], after: Mapping[NumberSlot, object]) -> "Numbers":

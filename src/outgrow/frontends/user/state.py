@@ -377,16 +377,13 @@ def _place(training: Training, model: int, name: str) -> tuple[nn.Module, str]:
     return module, last
 
 
-def set_hyper_parameters(training: Training, values: dict[GroupSlot | OptimizerSlot, object]) -> None:
+def set_hyper_parameters(training: Training, values: Mapping[GroupSlot | OptimizerSlot, Any]) -> None:
     """Write `values` into the parameter groups, and into the state of parameters."""
     for slot, value in values.items():
-        if isinstance(slot, OptimizerSlot):
-            training.optimizers[slot.optimizer].state[_parameter(slot.parameter, training)][slot.key] = value
-            continue
-        group = training.optimizers[slot.optimizer].param_groups[slot.group]
-        if slot.element is None:
-            group[slot.key] = value
+        if isinstance(slot, OptimizerSlot) or slot.element is None:
+            put(slot, value, training)
         else:
+            group = training.optimizers[slot.optimizer].param_groups[slot.group]
             items: Sequence[object] = group[slot.key]
             changed = [value if at == slot.element else item for at, item in enumerate(items)]
             group[slot.key] = tuple(changed) if isinstance(items, tuple) else changed

@@ -19,10 +19,7 @@ from outgrow.frontends.user.state import OptimizerSlot, Training, preserved, put
 from outgrow.frontends.workloads.loading import blamed_on
 from outgrow.frontends.workloads.unallocated import build_unallocated
 from outgrow.frontends.workloads.workload import Workload
-from outgrow.ir.graph import Value
-
-_NUMBERS = frozenset(("int", "float"))
-"""Types of results that are numbers of Python."""
+from outgrow.ir.graph import Role, Value
 
 
 def capture_workload(function: Callable[..., Workload], settings: Mapping[str, object]) -> Captured:
@@ -58,7 +55,7 @@ def _moved_on(training: Training, captured: Captured) -> Iterator[None]:
         for item in captured.puts:
             if item.result is None:
                 put(item.slot, item.number, training)
-            elif _value(captured, item.result).dtype in _NUMBERS:
+            elif _is_number(captured, item.result):
                 pass  # it goes on, by whatever number is there
             elif item.number is not None:
                 put(item.slot, _stand_in(captured, item.result).fill_(item.number), training)
@@ -71,6 +68,10 @@ def _moved_on(training: Training, captured: Captured) -> Iterator[None]:
 
 def _value(captured: Captured, result: int) -> Value:
     return captured.graph.values[captured.graph.results[result]]
+
+
+def _is_number(captured: Captured, result: int) -> bool:
+    return captured.graph.storages[_value(captured, result).storage].role is Role.SCALAR
 
 
 def _stand_in(captured: Captured, result: int) -> Tensor:
