@@ -35,6 +35,7 @@ from outgrow.frontends.parts.shared_budget import (
     Ready,
     Shared,
     close,
+    fits_whole,
     is_outdated,
     may_stay,
     plain,
@@ -147,8 +148,9 @@ class Part:
             if captured is None:  # what was raised is gone now, and with it what a checkpoint of torch 2.11 left open
                 self._by_number = True
                 return self._prepared(shared, args)
-            gc.collect()  # what the compilers have left behind
-            shared.platform.trim()
+            if not fits_whole(shared, captured, others):
+                gc.collect()  # what the compilers have left behind
+                shared.platform.trim()
             ready = planned(shared, captured, self._origin, args, others, None)
             if foretold is not None:
                 ready.open, ready.places = foretold.open, foretold.places

@@ -267,6 +267,12 @@ def is_outdated(shared: Shared, ready: Ready, others: int) -> bool:
     return (is_new and ready.has_shown) or is_narrow or always > room.always_bytes + _SLACK_BYTES
 
 
+def fits_whole(shared: Shared, captured: Captured, others: int) -> bool:
+    """Whether all that a part ever makes fits at once beside what others take, so that nothing depends on garbage."""
+    made_bytes = sum(storage.size_bytes for storage in captured.graph.storages.values())
+    return others + made_bytes <= shared.settings.budget_bytes
+
+
 def planned(
     shared: Shared, captured: Captured, origin: Origin, args: Sequence[object], others: int, before: Ready | None
 ) -> Ready:

@@ -10,13 +10,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain, groupby, starmap
 from typing import Any
+from weakref import WeakSet
+
+_types: WeakSet[type] = WeakSet()
+"""Those of which there were objects: of others it takes longer to find that they are of no kind that is asked for."""
 
 
 def living(*kinds: type) -> list[Any]:
     """Return the objects of these kinds; it takes some tens of milliseconds."""
     with _no_collection():
-        others = {kind: () for kind in set(map(type, _all_objects())) if not issubclass(kind, kinds)}
+        if not _types:
+            _types.update(set(map(type, _all_objects())))
+        others = {kind: () for kind in _types if not issubclass(kind, kinds)}
         found = list(chain.from_iterable(starmap(others.get, groupby(_all_objects(), type))))
+        _types.update(set(map(type, found)))
         wanted = [item for item in found if issubclass(type(item), kinds) and item is not found]
         found.clear()  # it may hold itself
         return wanted
