@@ -15,7 +15,7 @@ from outgrow.units import GIB, KIB, MIB, TIB, format_bytes, format_seconds, pars
     ("text", "size_bytes"),
     [
         ("8GiB", 8 * GIB), ("512 MiB", 512 * MIB), ("8GB", 8 * 10**9), ("1e9", 10**9), (".5k", KIB // 2),
-        ("2t", 2 * TIB), ("  7b ", 7), (4096, 4096), (1e9, 10**9),
+        ("2t", 2 * TIB), ("4Gi", 4 * GIB), ("500Mi", 500 * MIB), ("  7b ", 7), (4096, 4096), (1e9, 10**9),
         (0.7 * 10_001, 7000), (Fraction(9001, 2), 4500),
     ],
 )  # fmt: skip

@@ -1,6 +1,6 @@
 """How are bytes and seconds read, rounded and written? One parser and two printers for the whole package.
 
-A size is a number of bytes or a string: "8GiB", "512 MiB" (powers of 1024), "8GB" (powers of 1000), "1e9".
+A size is a number of bytes or a string: "8GiB", "512 MiB", "8Gi" (powers of 1024), "8GB" (powers of 1000), "1e9".
 """
 
 import math
@@ -13,7 +13,8 @@ KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 
 _FACTORS = {
     "": 1, "B": 1,
-    "K": KIB, "KIB": KIB, "M": MIB, "MIB": MIB, "G": GIB, "GIB": GIB, "T": TIB, "TIB": TIB,
+    "K": KIB, "KI": KIB, "KIB": KIB, "M": MIB, "MI": MIB, "MIB": MIB,
+    "G": GIB, "GI": GIB, "GIB": GIB, "T": TIB, "TI": TIB, "TIB": TIB,
     "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
 }  # fmt: skip
 _SIZE = re.compile(r"\s*(-?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*")
