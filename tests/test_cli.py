@@ -453,6 +453,7 @@ def place(text: str) -> str:
         (["looks_at_the_loss"], f"{place('if loss > 1')}this needs the content of a tensor"),
         (["fails"], f"{place('raise KeyError')}KeyError: 'no such brain'"),
         (["scored_by_a_number"], "evaluate failed: it returned a float; return a dict of names and scores"),
+        (["scored_by_a_word"], "evaluate failed: its score 'note' is no number: ValueError: could not convert string"),
         (["perceptron", *BIG, "--memory-budget=40MiB"], "is below the floor"),
         (["perceptron", "--offload-dir=/nowhere/spill"], "there is no folder /nowhere. Make that"),
         (["perceptron", "--offload-dir=/proc/nowhere"], "The offload folder /proc/nowhere cannot be made"),

@@ -77,6 +77,12 @@ def scored_by_a_number():
     return outgrow.Workload(workload.model, workload.optimizer, step, batches, evaluate=lambda: 0.9)
 
 
+def scored_by_a_word():
+    workload = perceptron()
+    step, batches = workload.step, workload.batches
+    return outgrow.Workload(workload.model, workload.optimizer, step, batches, evaluate=lambda: {"note": "good"})
+
+
 def prints():
     print("a workload is made")
     return perceptron()

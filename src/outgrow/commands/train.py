@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from time import perf_counter
+from typing import Any
 
 from torch import Tensor
 
@@ -78,7 +79,12 @@ def _named(scores: object) -> dict[str, float]:
             f"evaluate failed: it returned a {type(scores).__name__}; return a dict of names and scores, such as "
             '{"accuracy": 0.9}.'
         )
-    return {str(name): float(score) for name, score in scores.items()}
+    return {str(name): _number(str(name), score) for name, score in scores.items()}
+
+
+def _number(name: str, score: Any) -> float:
+    with blamed_on(f"evaluate failed: its score {name!r} is no number"):
+        return float(score)
 
 
 def _aftermath(job: Job, done: int) -> list[str]:
