@@ -640,6 +640,15 @@ def test_ctrl_c_ends_training_with_one_line_and_leaves_no_file(toy: Path, disk_f
     assert list(folder.iterdir()) == []
 
 
+def test_a_full_output_is_told_by_its_name() -> None:
+    """It is no file that the user has named."""
+    with Path("/dev/full").open("w") as full:
+        process = subprocess.run(
+            command_line("machine", "--list"), stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (process.returncode, process.stderr) == (1, "outgrow: <stdout>: No space left on device\n")
+
+
 def test_a_reader_that_goes_away_is_no_error(toy: Path, tmp_path: Path, outgrow: Command) -> None:
     """`outgrow explain PLAN | head -1` says nothing on stderr."""
     out = tmp_path / "plan.json"

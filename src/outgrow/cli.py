@@ -26,7 +26,7 @@ from outgrow.frontends.user.signals import signals_waiting
 from outgrow.ir.machine import Machine
 from outgrow.planning.names import KERNELS, PLANNER_NAMES, SOLVER_SECONDS
 from outgrow.remarks import Remark
-from outgrow.report.output import STDOUT, speak_plainly, stdout_for_results, unwritable
+from outgrow.report.output import STDOUT, print_now, speak_plainly, stdout_for_results, unwritable
 from outgrow.report.progress import Narrator, narrator
 from outgrow.units import parse_budget, parse_bytes
 
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with stdout_for_results() if is_for_results else nullcontext(), narrator(stream) as tell, _remarks_told(tell):
             _run(options, tell)
-            stream.flush()
+            print_now(stream, "")
     except InvalidGraph as fault:
         return _refused(*str(fault).splitlines())
     except OutgrowError as refusal:

@@ -68,14 +68,21 @@ def write_atomically(path: Path, text: str) -> None:
     Raises `OSError`, which names the file, if the disk refuses.
     """
     if path == STDOUT:
-        stream = _results[-1] if _results else sys.stdout
-        stream.write(text)
-        stream.flush()
+        print_now(_results[-1] if _results else sys.stdout, text)
         return
     try:
         _write_file(path, text)
     except OSError as error:  # that of a full disk names none
         raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def print_now(stream: TextIO, text: str) -> None:
+    """Write to a standard stream, and let nothing wait in it. Raises `OSError`, which names it."""
+    try:
+        stream.write(text)
+        stream.flush()
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, stream.name) from error
 
 
 def _write_file(path: Path, text: str) -> None:

@@ -13,6 +13,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
+from outgrow.report.output import print_now
 from outgrow.units import format_bytes, format_seconds
 
 _STAGES = {
@@ -108,8 +109,7 @@ class _Plain(Narrator):
         self.say(str(line))
 
     def say(self, text: str) -> None:
-        self.stream.write(f"{text}\n")
-        self.stream.flush()
+        print_now(self.stream, f"{text}\n")
 
 
 class _Terminal(Narrator):
