@@ -20,6 +20,7 @@ fills       gradients of numbers that fill a mask, as eager has them
 logits      gradients of binary cross entropies of two types, as eager rounds them
 smoothing   smoothed cross entropies of weighted classes, as eager has them
 labels      numbers of classes that are bytes
+byte_masks  masks that are bytes
 twice       gradients that may not be differentiated again
 values      singular values and eigenvalues for which nobody wants vectors
 onehot      one-hot vectors, as eager makes them

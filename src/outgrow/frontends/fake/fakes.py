@@ -40,6 +40,7 @@ from outgrow.errors import Uncapturable
 from outgrow.frontends.fake.alignments import BY_TENSORS
 from outgrow.frontends.fake.ambiguous import VIEWED, as_the_kernel_lays, as_viewed
 from outgrow.frontends.fake.arguments import Invoked, exchanged, leaves_of, tensors_of
+from outgrow.frontends.fake.byte_masks import BY_BOOLEANS
 from outgrow.frontends.fake.conjugates import Conjugates
 from outgrow.frontends.fake.counters import Counters
 from outgrow.frontends.fake.failing import FAILURES, returned_after_all
@@ -254,7 +255,7 @@ class Twins(TorchDispatchMode):
             args, kwargs = exchanged((args, kwargs or {}), self.twin)
         if func is _ITEM:
             args = (_met(args[0]),)
-        call = BY_TENSORS.get(func) or each_by_itself(func)
+        call = BY_TENSORS.get(func) or BY_BOOLEANS.get(func) or each_by_itself(func)
         return self.sums.laid(func, args, self._conjugates.called(func, args, kwargs or {}, call))
 
 
