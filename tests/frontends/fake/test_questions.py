@@ -130,6 +130,18 @@ def marked(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
     return model(x[:, 1:]).square().sum() if (longest > 2).any() else model(x * marks[:, :, None].float()).sum()
 
 
+def classes(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
+    """Classes are written into zeros, and choose what gets a margin; another name shows what was written, too."""
+    lengths, sums = mask.sum(1), model(x).sum(2)
+    marks, seen = torch.zeros(ROWS, LENGTH + 1), torch.zeros_like(sums[0])
+    same = marks.data
+    marks[torch.arange(ROWS), lengths] = 1
+    seen.scatter_(0, lengths.clamp(max=LENGTH - 1), 1.0)
+    whole = F.one_hot(lengths, LENGTH + 1)[:, 1:] == 1
+    found = sums[marks[:, 1:] == 1], sums[same[:, 1:] == 1], sums[whole], sums[:, seen > 0]
+    return torch.stack([item.square().sum() for item in found]).sum()
+
+
 def kinds(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
     """Each kind of a row by itself, and how many there are of it."""
     lengths = mask.sum(1)
@@ -188,6 +200,7 @@ def losses(
         (each_cut, [(6, 1), (4, 2), (6, 1)], 2),
         (averaged, [(6, 6), (4, 2), (2, 5)], 1),
         (chosen, [(6, 6), (4, 2), (2, 4), (5, 5), (0, 6), (4, 2)], 4),
+        (classes, [(6, 6), (4, 2), (2, 4), (0, 3), (5, 5)], 3),
         (kinds, [(6, 6), (4, 2), (3, 3), (2, 5)], 2),
         (weighed, [(6, 6), (4, 2), (4, 4), (2, 6)], 2),
         (compared, [(6, 6), (4, 2), (2, 5), (0, 0)], 4),

@@ -60,6 +60,10 @@ class Literals:
         """Whether the content of a tensor is known."""
         return tensor in self._known
 
+    def sharing(self, tensor: Tensor) -> list[Tensor]:
+        """Return the known tensors that share memory with one."""
+        return self._known.sharing(tensor)
+
     def content(self, tensor: Tensor) -> Tensor | None:
         """Return a copy of what is in a tensor, if that is known."""
         real = self._known.of(tensor)

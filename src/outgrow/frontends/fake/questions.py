@@ -237,7 +237,8 @@ class Asking:
     def _written(self, called: Invoked) -> Iterator[tuple[Tensor, Result]]:
         """Yield what a call writes, if it writes it with what is followed, under each of its names.
 
-        What lies otherwise in the memory of a view that is written is not followed any longer.
+        It may have been made of literals until then. What lies otherwise in the memory of a view that is written is not
+        followed any longer.
         """
         func = called.func
         if not isinstance(func, OpOverload) or not self._is_followed(called):
@@ -247,7 +248,8 @@ class Asking:
             return
         (target,) = targets
         call, form = self._call(called, target.untyped_storage().nbytes()), _form(target)
-        yield from ((item, Result(call, 0)) for item in self._sources.sharing(target) if _form(item) == form)
+        names = (*self._sources.sharing(target), *self._literals.sharing(target))
+        yield from ((item, Result(call, 0)) for item in names if _form(item) == form)
 
     def _looked_at(self, called: Invoked, run: Callable[[], object]) -> object:
         func, tensor = called.func, called.tensors[0]
