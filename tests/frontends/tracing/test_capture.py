@@ -597,6 +597,18 @@ def test_parameters_that_no_model_owns_are_refused() -> None:
     assert all(parameter.grad is None for parameter in job.models[0].parameters())
 
 
+def test_a_gradient_of_a_buffer_is_refused_as_one() -> None:
+    """Such as that of a loss which begins as a buffer of zero."""
+    model = nn.Linear(2, 2)
+    model.register_buffer("zero", torch.zeros(()))
+
+    def step(x: Tensor) -> None:
+        (model.get_buffer("zero").requires_grad_() + model(x).sum()).backward()
+
+    with pytest.raises(Uncapturable, match="a buffer has to be a parameter"):
+        capture(step, [model], [], (torch.ones(1, 2),))
+
+
 def _somewhere(device: str) -> tuple[nn.Module, Tensor]:
     """A model and a batch on a device that this machine need not have."""
     with FakeTensorMode(allow_non_fake_inputs=True):

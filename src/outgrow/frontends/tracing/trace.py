@@ -491,8 +491,8 @@ def _side_effects_undone(training: Training, twins: Twins, outside: Outside) -> 
             tensor.grad = None
     if strays:
         raise Uncapturable(
-            f"the step computes the gradient of a tensor of shape {tuple(strays[0].shape)} that no model "
-            "owns; name every module that is trained: model=[model, loss_module]"
+            f"the step computes the gradient of a tensor of shape {tuple(strays[0].shape)} that no model owns as a "
+            "parameter; name every module that is trained: model=[model, loss_module]; a buffer has to be a parameter"
         )
 
 
