@@ -109,12 +109,13 @@ def sized(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
 
 
 def chosen(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
-    """What a mask chooses is as much as it has true entries, however it is written."""
+    """What a mask chooses is as much as it has true entries, however it is written, and wherever it is spread."""
     y = model(x)
     rows, columns = mask.nonzero(as_tuple=True)
     whole = mask[:, :, None].expand(ROWS, LENGTH, WIDTH)
     repeated = y.repeat_interleave(mask.sum(0).clamp(min=1), dim=1)
     found = (y[mask], y[rows, columns], y.masked_select(whole), x[mask.nonzero()[:, 0]], repeated, torch.argwhere(mask))
+    found = (*found, y.masked_select(mask[:, :, None]), y[:, :1].masked_select(mask[:, :, None]))
     return torch.stack([item.double().square().sum() for item in found]).sum()
 
 
@@ -143,11 +144,12 @@ def classes(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
 
 
 def kinds(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
-    """Each kind of a row by itself, and how many there are of it."""
+    """Each kind of a row by itself, and how many there are of it; a weight fills places that are among them."""
     lengths = mask.sum(1)
     found, which, count = lengths.unique(return_inverse=True, return_counts=True)
     each = [model(x[which == number]).square().mean() for number in range(len(found))]
-    return (torch.stack(each) * count * lengths.unique()).sum()
+    filled = x.index_fill(1, lengths - 1, next(model.parameters()).sum())
+    return (torch.stack(each) * count * lengths.unique()).sum() + filled.square().sum()
 
 
 def weighed(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:

@@ -60,6 +60,7 @@ CASES: dict[str, tuple[Callable[..., object], Tensor, Tensor]] = {
     "selected by some": (lambda x, m: x.masked_select(m[:1]), X, MASK),
     "selected of some": (lambda x, m: x[:1].masked_select(m), X, MASK),
     "different": (lambda _, n: torch.unique(n, return_inverse=True, return_counts=True), X, LABELS),
+    "different in any order": (lambda _, n: torch.ops.aten._unique.default(n, return_inverse=True), X, LABELS),
     "different fractions": (lambda _, n: torch.unique(n * 0.5), X, LABELS),
     "others of the different": (lambda _, n: torch.unique(n, return_inverse=True)[1], X, LABELS),
     "counted": (lambda _, n: torch.bincount(n), X, LABELS),

@@ -45,7 +45,7 @@ _MOST_BUFFER_BYTES = 1 << 16
 _NONZERO, _SELECT = torch.ops.aten.nonzero.default, torch.ops.aten.masked_select.default
 _COUNTED = {
     *(_NONZERO, _SELECT, torch.ops.aten.repeat_interleave.Tensor),
-    *(torch.ops.aten._unique2.default, torch.ops.aten.bincount.default),
+    *(torch.ops.aten._unique2.default, torch.ops.aten._unique.default, torch.ops.aten.bincount.default),
 }
 """Operators whose results have as many entries, or rows, as the contents of their operands say."""
 _SIZE = torch.ops.aten.sym_size.int
@@ -286,16 +286,18 @@ class Asking:
         return made[0] if len(called.func._schema.returns) == 1 else tuple(made)
 
     def _selected(self, values: Tensor, mask: Tensor, run: Callable[[], object]) -> object:
-        """Return what a mask of the batch, or a known one, selects of other values: as many as it has that are true."""
-        if torch.broadcast_shapes(values.shape, mask.shape) != mask.shape:
-            return run()
+        """Return what a mask of the batch, or a known one, selects of other values: as many as it has that are true.
+
+        Where it is spread over the values, each of its entries is there as many times as the others.
+        """
+        times = torch.broadcast_shapes(values.shape, mask.shape).numel() // max(1, mask.numel())
         if self._literals.knows(mask):
-            return values.new_empty(mask.nonzero().shape[0])
+            return values.new_empty(times * mask.nonzero().shape[0])
         chosen_by = Invoked(_NONZERO, (mask,), {})
         if not self._is_followed(chosen_by):
             return run()
         chosen = self._counted(chosen_by, run)
-        return values.new_empty(chosen.shape[0]) if isinstance(chosen, Tensor) else chosen
+        return values.new_empty(times * chosen.shape[0]) if isinstance(chosen, Tensor) else chosen
 
     def _has_room(self, calls: Sequence[Call], more_bytes: int = 0) -> bool:
         """Whether these calls, with all that questions have needed so far, take little enough."""

@@ -4,7 +4,7 @@ Noise and zeros do for most operators. A few have results as large as contents s
 
     index, index_put             a mask has as many ones as entries were chosen by it, or written
     masked_select, nonzero       as many entries are not zero as were found
-    _unique2                     as many numbers are different
+    _unique, _unique2            as many numbers are different
     repeat_interleave, bincount  the numbers add up to the entries of the result, or are the last of these
     pivots                       they count from 1
 
@@ -72,6 +72,7 @@ def _adding_up(numbers: Tensor, total: int) -> Tensor:
 
 _NUMBERS: Mapping[str, Callable[[Tensor, int], Tensor]] = MappingProxyType(
     {
+        "aten._unique.default": _different,
         "aten._unique2.default": _different,
         "aten.bincount.default": lambda numbers, count: torch.full_like(numbers, count - 1),
         "aten.repeat_interleave.Tensor": _adding_up,
