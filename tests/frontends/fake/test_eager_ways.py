@@ -246,12 +246,15 @@ REFUSED: tuple[tuple[Way, str], ...] = (
 
 
 def test_zeros_without_memory() -> None:
-    """A second derivative of abs() has them; written otherwise it has not, and the same bits."""
+    """The derivative of sgn() and a second one of abs() have them; written otherwise not, and the same bits."""
     x = torch.randn(4, 4)
     with pytest.raises(Uncapturable, match=r"test_eager_ways.py:\d+: .*x.detach\(\).sign\(\)"):
         left(lambda x: (x * x).abs(), x, times=2, captured=True)
     check(lambda x: (x * x) * (x * x).detach().sign(), x, times=2)
     check(lambda x: x.abs(), x)
+    with pytest.raises(Uncapturable, match=r"Write x.sgn\(\) as x.sign\(\)"):
+        left(lambda x: x.sgn(), x, times=1, captured=True)
+    check(lambda x: x.sign(), x)
 
 
 @pytest.mark.parametrize("number", range(len(REFUSED)))

@@ -11,9 +11,9 @@ from torch import Tensor
 from outgrow.errors import Uncapturable
 
 ZEROS = (
-    "makes zeros without memory, as a second derivative of abs() does, and derivatives in forward mode (jvp); plans "
-    "hold tensors with memory only. Write x.abs() as x * x.detach().sign(), or leave this to eager mode, outside of "
-    "the step"
+    "makes zeros without memory, as the derivative of sgn(), a second one of abs(), and derivatives in forward mode "
+    "(jvp) do; plans hold tensors with memory only. Write x.sgn() as x.sign(), and x.abs() as x * x.detach().sign(), "
+    "or leave this to eager mode, outside of the step"
 )
 
 
