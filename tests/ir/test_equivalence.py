@@ -13,12 +13,13 @@ from outgrow.ir.verify import verify
 
 OVER = Leeway(
     in_place={
-        "aten.relu.default": (("aten.relu_.default", 0, False),),
-        "aten.sub.Tensor": (("aten.sub_.Tensor", 0, False),),
-        "aten.mul.Tensor": (("aten.mul_.Tensor", 0, True),),
+        "aten.relu.default": (("aten.relu_.default", 0, False, False),),
+        "aten.sub.Tensor": (("aten.sub_.Tensor", 0, False, False),),
+        "aten.mul.Tensor": (("aten.mul_.Tensor", 0, True, False),),
+        "aten.div.Tensor": (("aten.div_.Tensor", 0, True, True),),
         "my.norm_backward.default": (
-            ("over0.my.norm_backward.default", 0, False),
-            ("over1.my.norm_backward.default", 1, False),
+            ("over0.my.norm_backward.default", 0, False, False),
+            ("over1.my.norm_backward.default", 1, False, False),
         ),
     }
 )
@@ -235,6 +236,16 @@ def test_complex_numbers_are_written_over_where_all_go_in_step(other: str, is_ri
         verify(parse_graph(text), captured=numbered(parse_graph(captured), OVER))
     else:
         assert "exactly over operand 0" in refusal(text, captured)
+
+
+def test_a_form_for_real_numbers_writes_over_no_complex_ones() -> None:
+    """A quotient has other last places there."""
+    head = "storage x input 16\nstorage y 16\nstorage z 16\nvalue %x: x@0 f32[4]\n%y: y@0 f32[4] = g()\n"
+    captured = head + "%z: z@0 f32[4] = aten.div.Tensor(%y, %x)\nreturn %z"
+    text = head + "div: %z: y@1 f32[4] = aten.div_.Tensor(%y, %x)\nreturn %z"
+    verify(parse_graph(text), captured=numbered(parse_graph(captured), OVER))
+    text, captured = (item.replace("f32[4]", "c64[2]") for item in (text, captured))
+    assert "exactly over operand 0" in refusal(text, captured)
 
 
 @pytest.mark.parametrize("operand", [0, 1])

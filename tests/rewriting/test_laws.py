@@ -244,6 +244,22 @@ def test_complex_numbers_beside_gaps_are_not_written_over() -> None:
     apply_laws(parse_graph(text.replace("c64", "f32")), [Reuse("mul")])
 
 
+def test_a_quotient_of_complex_numbers_is_not_written_over_an_operand() -> None:
+    """The last elements, which fill no register, have other last places there."""
+    text = """
+        storage x input 40
+        storage a 40
+        storage r 40
+        value %x: x@0 c64[5]
+        %a: a@0 c64[5] = aten.neg.default(%x)
+        %r: r@0 c64[5] = aten.div.Tensor(%a, %x)
+        """
+    with pytest.raises(NotApplicable, match="other bits of complex numbers"):
+        apply_laws(parse_graph(text), [Reuse("div")])
+    apply_laws(parse_graph(text.replace("div", "mul")), [Reuse("mul")])
+    apply_laws(parse_graph(text.replace("c64[5]", "f32[10]")), [Reuse("div")])
+
+
 def test_an_operand_that_is_converted_first_is_not_beside_one_that_is_written_over() -> None:
     """What it becomes is as large as the result, and comes before it: it would get the memory of the result."""
     text = """

@@ -40,8 +40,8 @@ that, and writes what the second writes; of the two, neither occurs then.
 The one change of operator is an exact law's: `in_place` maps an operator to forms that write its first result
 over one of its leading operands. All operands of the result's shape must have its layout, unless the form is a strided
 one without options, those of as many elements its type, and the op must not read the operand's storage in any other
-layout. Of complex numbers all operands must go in step with the result. The form then makes the content that the
-captured op makes elsewhere.
+layout. Of complex numbers all operands must go in step with the result, and the form must not be a real one. It then
+makes the content that the captured op makes elsewhere.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -141,8 +141,9 @@ def _difference(call: Call, original: Call, in_place: Forms) -> str | None:
         return "it has another number of results or writes"
     pairs = list(enumerate(zip(writes, expected_writes, strict=True)))
     if is_replaced and form is not None:
-        _, operand, strided = form
-        if not _is_reuse(call, operand, strided and not op.keywords, writes[0], expected_writes[0]):
+        _, operand, strided, real = form
+        is_reuse = _is_reuse(call, operand, strided and not op.keywords, writes[0], expected_writes[0])
+        if not is_reuse or (real and _is_complex(writes[0])):
             return f"it does not write its result exactly over operand {operand}"
         del pairs[0]
     for place, (write, expected) in pairs:
@@ -194,10 +195,14 @@ def _is_reuse(call: Call, operand: int, strided: bool, write: Write | None, expe
     dtype, shape, strides, _ = write.layout
     is_alike = strided or all(layout[2] == strides for layout in layouts if layout[1] == shape)
     is_alike = is_alike and all(layout[0] == dtype for layout in layouts if prod(layout[1]) == prod(shape))
-    if dtype.startswith("complex"):
+    if _is_complex(write):
         is_alike = is_alike and all(goes_in_step(shape, strides, *layout[1:3]) for layout in layouts)
     is_same = all(layouts[place] == write.layout == expected.layout for place in write.operands)
     return operand in write.operands and is_alike and is_same
+
+
+def _is_complex(write: Write | None) -> bool:
+    return write is not None and write.layout is not None and write.layout[0].startswith("complex")
 
 
 def _described(content: Content, layout: Layout) -> str:

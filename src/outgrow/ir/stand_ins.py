@@ -14,9 +14,9 @@ from outgrow.ir.contents import Call, Content, as_captured, number
 from outgrow.ir.graph import Graph, Op, Value
 from outgrow.ir.steps import Step, steps_of
 
-Forms: TypeAlias = Mapping[str, Sequence[tuple[str, int, bool]]]
-"""For an operator, the forms that write its first result over an operand: name, place of that operand, and whether
-other operands may be strided otherwise."""
+Forms: TypeAlias = Mapping[str, Sequence[tuple[str, int, bool, bool]]]
+"""For an operator, the forms that write its first result over an operand: name, place of that operand, whether
+other operands may be strided otherwise, and whether it is for real numbers alone."""
 
 _NO_FORMS: Forms = MappingProxyType({})
 _NO_POSITIONS: Mapping[str, Sequence[int]] = MappingProxyType({})

@@ -12,7 +12,8 @@ each operand by its own strides; there it is enough that the operand written ove
 elsewhere. An option, such as the factor of a sum, makes more than one operation of it.
 
 Of complex numbers no operand may lie otherwise than the result, not even one that is repeated: where a loop has gaps, a
-compiler's code asks whether what it writes is what it reads, and rounds otherwise if so.
+compiler's code asks whether what it writes is what it reads, and rounds otherwise if so. A quotient of complex numbers
+is not written over an operand at all, since the loop over the last few elements, which fill no register, asks the same.
 """
 
 from collections.abc import Mapping
@@ -24,12 +25,14 @@ from outgrow.operators.rows import JOINT, JOINT_IN_PLACE, LOG_PROBABILITIES
 class Form(NamedTuple):
     """An operator that writes its first result over the argument at `operand`.
 
-    If it is `strided`, other operands of the result's shape may have another layout where no option is given.
+    If it is `strided`, other operands of the result's shape may have another layout where no option is given. If it is
+    `real`, it has other bits of complex numbers.
     """
 
     operator: str
     operand: int = 0
     strided: bool = False
+    real: bool = False
 
 
 _ACTIVATIONS_BACKWARD = (
@@ -109,7 +112,8 @@ def _forms() -> dict[str, tuple[Form, ...]]:
         )
     }
     forms: dict[str, tuple[Form, ...]] = {
-        operator: (Form(form, strided=operator in _STRIDED),) for operator, form in into.items()
+        operator: (Form(form, strided=operator in _STRIDED, real=operator == "aten.div.Tensor"),)
+        for operator, form in into.items()
     }
     forms[JOINT] = (Form(JOINT_IN_PLACE, LOG_PROBABILITIES),)
     for name, placed in PLACED.items():

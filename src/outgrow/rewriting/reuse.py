@@ -31,8 +31,8 @@ def reuse(draft: Draft, decision: Reuse) -> None:
         the operator has a form that writes over this operand; neither its storage nor that of the result is persistent,
         no other op uses the operand's later, and both are whole storages of equal layout, as are all operands of this
         shape, unless the form rounds once, and takes each by its own strides; operands with as many elements are of the
-        same type; operands of complex numbers go in step with the result. The storage has the role of the result from
-        its birth on.
+        same type; operands of complex numbers go in step with the result, and the form has the same bits of these. The
+        storage has the role of the result from its birth on.
     because:
         the same kernel computes the result, and reads the operand's element at a place before it writes there; it is
         given nothing else of the result's size that it would take for the result.
@@ -78,6 +78,8 @@ def misfit(values: Mapping[str, Value], storages: Mapping[str, Storage], op: Op,
     if not op.results or op.results[0] is None:
         return f"{op.name} has no first result"
     old, new = _operand_and_result(values, op, operand)
+    if form.real and new.dtype.startswith("complex"):
+        return f"{form.operator} has other bits of complex numbers"
     storage = storages[old.storage]
     if storage.is_persistent or storages[new.storage].is_persistent or new.version != 0:
         return f"{old.storage} or {new.storage} outlives the step, or {op.name} already writes in place"
