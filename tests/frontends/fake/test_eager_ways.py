@@ -138,6 +138,15 @@ def test_an_older_torch_traces_other_bits(way: Way, times: int) -> None:
         left(way, torch.rand(4, 4) + 0.5, times=times, captured=True)
 
 
+@pytest.mark.skipif(IS_OLD, reason="torch 2.13 or newer")
+def test_a_cumulative_product_of_complex_numbers_traces_other_bits() -> None:
+    """It is refused, in the user's line, and told what to do."""
+    x = torch.randn(5, 5, 2)
+    with pytest.raises(Uncapturable, match=r"test_eager_ways.py:\d+: .*torch.cumprod of complex64 .* to complex128"):
+        left(lambda x: torch.view_as_complex(x).cumprod(0).abs(), x, times=1, captured=True)
+    check(lambda x: torch.view_as_complex(x.double()).cumprod(0).abs(), x)
+
+
 @pytest.mark.parametrize("way", ONCE[2:] if IS_OLD else ONCE)
 def test_a_gradient_that_may_not_be_differentiated_again(way: Way) -> None:
     """It is refused, in the user's line; once it has the bits of eager."""

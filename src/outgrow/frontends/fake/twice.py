@@ -2,7 +2,8 @@
 
 In eager mode torch looks at the matrix, or for zeros among the factors, and takes a way that it takes back as well.
 While a step is traced it cannot look, and goes another way, with other bits, or with NaN where eager has none. Where
-the gradient is not differentiated again, both ways are one; that of cumulative products, since torch 2.13 alone.
+the gradient is not differentiated again, both ways are one; that of cumulative products, since torch 2.13 alone, and
+not of complex64, of which eager mode divides in place, which rounds the last few elements otherwise.
 """
 
 from collections.abc import Callable
@@ -22,6 +23,10 @@ IS_OLD = TorchVersion(torch.__version__) < "2.13"
 _OLD = (
     "the gradient of torch.cumprod has other bits where it is traced by a torch older than 2.13; take a newer one, or "
     "multiply by exp() of a cumsum() of logarithms"
+)
+_OF_COMPLEX = (
+    "the gradient of torch.cumprod of complex64 has other bits where it is traced; cast to complex128, or multiply by "
+    "exp() of a cumsum() of logarithms"
 )
 _REFUSED = (
     "the gradient of {} is itself differentiated (create_graph=True), where eager mode looks at what is in the tensor "
@@ -45,15 +50,15 @@ def once(name: str, own: Callable[..., Any]) -> Callable[..., Any]:
     def called(*args: Any, **options: Any) -> Any:
         found = own(*args, **options)
         if isinstance(found, Tensor) and found.grad_fn is not None and not is_transformed():
-            found.grad_fn.register_prehook(partial(_check, name))
+            found.grad_fn.register_prehook(partial(_check, name, found.dtype))
         return found
 
     return called
 
 
-def _check(name: str, _arriving: object) -> None:
+def _check(name: str, dtype: torch.dtype, _arriving: object) -> None:
     if torch.is_grad_enabled():
         what = _REFUSED.format(f"torch.{name}", _OTHERWISE[name])
         raise Uncapturable(f"{present_line()}: {what}{DROP_IN}")
-    if IS_OLD and name == "cumprod":
-        raise Uncapturable(f"{present_line()}: {_OLD}{DROP_IN}")
+    if name == "cumprod" and (IS_OLD or dtype is torch.complex64):
+        raise Uncapturable(f"{present_line()}: {_OLD if IS_OLD else _OF_COMPLEX}{DROP_IN}")
