@@ -123,7 +123,7 @@ def _misplaced(step: Step) -> int:
 def _resident_bytes(workload: Workload) -> int:
     """Of a batch and what is trained, what does not rest in the host's memory; what does comes into the arena."""
     state = state_tensors(Training((workload.model,), (workload.optimizer,)))
-    return resident_bytes([*state.values(), *workload.batches[0]])
+    return resident_bytes(item.untyped_storage() for item in (*state.values(), *workload.batches[0]))
 
 
 def test_without_a_directed_allocator_results_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -465,10 +465,10 @@ def test_pages_of_a_file_are_not_held_by_a_tensor_until_it_is_written(tmp_path: 
     (tmp_path / "weights").write_bytes(bytes(8 * MIB))
     mapped = torch.from_file(str(tmp_path / "weights"), size=2 * MIB)
     mapped.sum()
-    assert platform.held_bytes([mapped]) == 0
+    assert platform.held_bytes([mapped.untyped_storage()]) == 0
     mapped[:MIB] += 1
-    assert 0 <= platform.held_bytes([mapped]) - 4 * MIB < MIB
+    assert 0 <= platform.held_bytes([mapped.untyped_storage()]) - 4 * MIB < MIB
     shared = torch.ones(2 * MIB).share_memory_()
-    assert platform.held_bytes([shared]) == 8 * MIB
-    assert 0 <= platform.held_bytes([mapped, shared]) - 12 * MIB < MIB
-    assert platform.held_bytes([torch.ones(2 * MIB)]) == 8 * MIB
+    assert platform.held_bytes([shared.untyped_storage()]) == 8 * MIB
+    assert 0 <= platform.held_bytes([mapped.untyped_storage(), shared.untyped_storage()]) - 12 * MIB < MIB
+    assert platform.held_bytes([torch.ones(2 * MIB).untyped_storage()]) == 8 * MIB

@@ -6,7 +6,7 @@ Such are objects of capture and plan, what libraries keep, holes of the heap, an
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Tensor, UntypedStorage
 
 from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.tracing.captured import Given
@@ -27,7 +27,7 @@ class Beside:
 
     def tensor_bytes(self, given: Given, results: Sequence[Tensor] = ()) -> int:
         """What is taken by the tensors with which a step is called, and by its results."""
-        return self.platform.held_bytes([*self._tensors(given), *results])
+        return self.platform.held_bytes([*self._storages(given), *(tensor.untyped_storage() for tensor in results)])
 
     def held_bytes(self, given: Given, results: Sequence[Tensor] = ()) -> int:
         """What is held beside these tensors of a step; below 0 if the process has let go of some of its baseline."""
@@ -39,13 +39,10 @@ class Beside:
         self.platform.trim()
         return self.held_bytes(given, results)
 
-    def _tensors(self, given: Given) -> Iterator[Tensor]:
-        """Yield the tensors of a step; of a batch that is a view, such as of a data set, what the step sees."""
-        for name, tensor in given.tensors.items():
-            storage = given.captured.storage_of(name, tensor)
-            is_whole = storage.nbytes() == tensor.untyped_storage().nbytes()
-            yield tensor if is_whole else tensor.new_empty(0).set_(storage)
+    def _storages(self, given: Given) -> Iterator[UntypedStorage]:
+        """Yield the storages of a step; of a batch that is a view, such as of a data set, what the step sees."""
+        yield from given.storages.values()
         for slot in given.captured.stale:
             gradient = read(slot, self.training)
             if isinstance(gradient, Tensor):
-                yield local(gradient)
+                yield local(gradient).untyped_storage()

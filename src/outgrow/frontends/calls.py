@@ -27,6 +27,7 @@ from outgrow.runtime.execute import Outcome, Run
 from outgrow.runtime.program import Program
 from outgrow.runtime.recording import Held
 from outgrow.runtime.repeated import Running, again, execute
+from outgrow.runtime.resting import Extent
 from outgrow.runtime.spill import Spill
 
 
@@ -44,11 +45,12 @@ def made_ready(feed: Feed, spill: Spill | None, memory: DeviceMemory, capacity_b
     captured = feed.given.captured
     for slot in captured.stale:
         put(slot, None, feed.training)
-    storages = {name: captured.storage_of(name, tensor) for name, tensor in feed.given.tensors.items()}
-    lasting = {name: size for name, size in feed.program.sizes.items() if name in feed.program.lasting}
-    extents = {} if spill is None else spill.arrange(storages, feed.program.stowed, lasting, feed.program.sunk)
+    program, storages, extents = feed.program, dict(feed.given.storages), dict[str, Extent]()
+    if spill is not None:
+        lasting = {name: size for name, size in program.sizes.items() if name in program.lasting}
+        extents = spill.arrange(storages, program.stowed, lasting, program.sunk)
     return Run(
-        feed.program,
+        program,
         spill,
         storages,
         dict(zip(captured.hyper, captured.hyper_values(feed.training), strict=True)),

@@ -12,7 +12,7 @@ from typing import TypeAlias, final
 import torch
 
 from outgrow.analysis.timeline import Lane
-from outgrow.ir.graph import SwapOut, Wait
+from outgrow.ir.graph import SwapOut
 from outgrow.runtime.execute import Outcome, Run, by_program, require_as_captured
 from outgrow.runtime.numbered import numbers_of
 from outgrow.runtime.planned_arena import PlannedMemory
@@ -55,22 +55,25 @@ class Repeated:
 
     def advance(self, stop: int) -> None:
         """Run the instructions from where the run is up to number `stop`."""
+        parts, dies = self.score.parts, self.score.dies
         with by_program(self._run.spill, is_timed=False):
-            for part in self.score.parts[self.position : stop]:
+            for at in range(self.position, stop):
+                part = parts[at]
                 if isinstance(part, Played):
                     self._play(part)
                 elif isinstance(part, Moved):
                     self._move(part)
-                elif isinstance(part, Wait):
+                elif part is not None:
                     self._wait(part.storage)
-                self._bury()
+                if at in dies:
+                    self._bury(dies[at])
+                self.position = at + 1
 
-    def _bury(self) -> None:
-        """Free what is loose and dies with the present instruction, and go on to the next."""
-        for storage in self.score.dies.get(self.position, ()):
+    def _bury(self, storages: Iterable[str]) -> None:
+        """Free what is loose and dies."""
+        for storage in storages:
             self._run.forget(storage)
             self.storages.pop(storage, None)
-        self.position += 1
 
     def receive(self, returned: Sequence[torch.Tensor]) -> None:
         """Skip the call that comes next, taking what somebody else gives as its results."""
@@ -81,7 +84,8 @@ class Repeated:
             self._enter_results(part, returned)
         finally:
             self.memory.after()
-        self._bury()
+        self._bury(self.score.dies.get(self.position, ()))
+        self.position += 1
 
     def _play(self, part: Played) -> None:
         call, is_placing = part.call, part.is_placing

@@ -113,12 +113,13 @@ def bring_home(
 
 def in_memory(storages: Iterable[torch.UntypedStorage]) -> list[torch.UntypedStorage]:
     """Return the distinct ones of storages that are in memory."""
-    return [*{item.data_ptr(): item for item in storages if extent_of(item) is None}.values()]
+    found = {item.data_ptr(): item for item in storages}
+    return [item for address, item in found.items() if address not in _resting] if _resting else [*found.values()]
 
 
-def resident_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Return the bytes of the distinct storages of tensors that are in memory."""
-    return sum(item.nbytes() for item in in_memory(tensor.untyped_storage() for tensor in tensors))
+def resident_bytes(storages: Iterable[torch.UntypedStorage]) -> int:
+    """Return the bytes of the distinct ones of storages that are in memory."""
+    return sum(item.nbytes() for item in in_memory(storages))
 
 
 @dataclass

@@ -149,7 +149,7 @@ class Shared:
 
     def others_bytes(self, args: Sequence[object]) -> int:
         """Bytes that the process holds beyond its baseline and the inputs of a call."""
-        held = self.platform.held_bytes([arg for arg in args if isinstance(arg, Tensor)])
+        held = self.platform.held_bytes(arg.untyped_storage() for arg in args if isinstance(arg, Tensor))
         return max(0, self.platform.process_bytes() - self.resting_bytes() - self.baseline_bytes - held)
 
     def resting_bytes(self) -> int:

@@ -113,7 +113,7 @@ class OnCpu:
 
     def baseline_bytes(self, tensors: list[Tensor]) -> int:
         freeing.clear_away()
-        held = self.held_bytes(tensors)
+        held = self.held_bytes(tensor.untyped_storage() for tensor in tensors)
         return max(0, self.process_bytes() - held)
 
     def process_bytes(self) -> int:
@@ -144,15 +144,15 @@ class OnCpu:
         """What rests is of the process, which takes of it what it needs."""
         return nullcontext()
 
-    def held_bytes(self, tensors: list[Tensor]) -> int:
+    def held_bytes(self, storages: Iterable[torch.UntypedStorage]) -> int:
         """What was read of the disk is given back first. What nobody has touched yet, and pages of files, are not held.
 
         That is asked of each storage until it holds all of its bytes: one that is mapped, or without values, comes when
         it is first used.
         """
         give_back_mapped()
-        held = in_memory(tensor.untyped_storage() for tensor in tensors)
-        return sum(item.nbytes() if item in self._touched else self._present_bytes(item) for item in held)
+        touched = self._touched
+        return sum(item.nbytes() if item in touched else self._present_bytes(item) for item in in_memory(storages))
 
     def _present_bytes(self, storage: torch.UntypedStorage) -> int:
         """What a storage holds of its bytes, which is noted if it is all of them.

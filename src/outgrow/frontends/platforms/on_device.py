@@ -214,7 +214,8 @@ class OnDevice:
         """What libraries keep is of the step, which takes it anew."""
         self._close_idle()
         self._device.give_back_all()
-        self._baseline_bytes = max(0, self.process_bytes() - self.held_bytes(tensors))
+        held = self.held_bytes(item.untyped_storage() for item in tensors)
+        self._baseline_bytes = max(0, self.process_bytes() - held)
         return self._baseline_bytes
 
     def process_bytes(self) -> int:
@@ -239,8 +240,9 @@ class OnDevice:
     def idle_bytes(self) -> int:
         return self.resting_bytes() + self._idle_beside_bytes()
 
-    def held_bytes(self, tensors: list[Tensor]) -> int:
-        return resident_bytes(item for item in tensors if item.device == self._device.torch_device)
+    def held_bytes(self, storages: Iterable[torch.UntypedStorage]) -> int:
+        home = self._device.torch_device
+        return resident_bytes(item for item in storages if item.device == home)
 
     def unseen_bytes(self, graph: Graph, within: int) -> int:  # noqa: ARG002
         return self._device.unseen_bytes

@@ -125,8 +125,8 @@ class Platform(Protocol):
         """Run a step in a block: nobody else takes what is kept for it meanwhile."""
         ...
 
-    def held_bytes(self, tensors: list[Tensor]) -> int:
-        """Return what tensors take of the budget, each storage once."""
+    def held_bytes(self, storages: Iterable[torch.UntypedStorage]) -> int:
+        """Return what storages take of the budget, each once."""
         ...
 
     def unseen_bytes(self, graph: Graph, within: int) -> int:

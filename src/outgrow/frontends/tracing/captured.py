@@ -337,6 +337,11 @@ class Given:
     tensors: Mapping[str, Tensor]
 
     @cached_property
+    def storages(self) -> Mapping[str, torch.UntypedStorage]:
+        """The storages that the graph's offsets count from, by name."""
+        return {name: self.captured.storage_of(name, tensor) for name, tensor in self.tensors.items()}
+
+    @cached_property
     def shared(self) -> frozenset[str]:
         """The input storages that are one for this call: views of one tensor among the arguments."""
         names: dict[int, list[str]] = {}

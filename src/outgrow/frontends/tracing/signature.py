@@ -16,7 +16,7 @@ reaches in other ways it does not see.
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from math import isfinite
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, cast
 
 import torch
 import torch.utils._pytree as pytree
@@ -37,6 +37,7 @@ from outgrow.frontends.user.sharing import address
 from outgrow.frontends.user.state import check_python, local
 from outgrow.runtime.device import library_settings
 
+_NO_HOOKS = (None, None)
 _PLAIN = (bool, int, float, str)
 _KINDS = ("cpu", "cuda")
 Memory: TypeAlias = dict[int, tuple[int, int]]
@@ -188,11 +189,14 @@ def _layout(tensor: Tensor, memory: Memory) -> Hashable:
     """
     if tensor.layout is not torch.strided:
         return (tensor.shape, tensor.dtype, tensor.layout)
-    part = local(tensor)
-    storage, offset = part.untyped_storage(), int(part.storage_offset())
+    kind, stride = type(tensor), tensor.stride()
+    is_plain = kind is nn.Parameter or kind is Tensor
+    part = tensor if is_plain else local(tensor)
+    storage, offset = part.untyped_storage(), cast("int", part.storage_offset())
     number, _ = memory.setdefault(storage._cdata, (len(memory), offset))
-    kind, own = type(tensor), of_tensor(tensor)
-    return (tensor.shape, tensor.dtype, tensor.stride(), part.stride(), number, offset, storage.nbytes(), kind, own)
+    lies = stride if part is tensor else part.stride()
+    own = of_tensor(tensor) if is_plain and vars(tensor) else None
+    return (tensor.shape, tensor.dtype, stride, lies, number, offset, storage.nbytes(), kind, own)
 
 
 def _tensor(tensor: Tensor) -> tuple[Hashable, ...]:
@@ -273,7 +277,9 @@ def _modules(
                 order[id(parameter)], grad = len(order), parameter.grad
                 found += (_layout(parameter, memory), parameter.device, parameter.requires_grad)
                 found.append(None if grad is None else _layout(grad, memory))
-                found += [None if table is None else tuple(table) for table in hooks.of_tensor(parameter)]
+                tables = hooks.of_tensor(parameter)
+                if tables != _NO_HOOKS:
+                    found += [None if table is None else tuple(table) for table in tables]
         found += [None if item is None else (_layout(item, memory), item.requires_grad) for item in buffers.values()]
         waiting += [child for child in children.values() if child is not None]
     return tuple(found)
