@@ -99,6 +99,36 @@ def test_scores_leave_the_bits_of_eager(
     assert sum(not (part.loose or part.nested) for part in parts) > len(parts) / 3
 
 
+def with_gradients() -> Workload:
+    """A perceptron whose gradients outlive the step: they go when the next one begins."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(layer for _ in range(8) for layer in (nn.Linear(1024, 1024), nn.ReLU())))
+    optimizer = torch.optim.SGD(model.parameters(), 1e-2, momentum=0.9)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return Workload(model, optimizer, step, [(torch.randn(64, 1024),)])
+
+
+def test_gradients_that_rest_after_the_step_have_the_bits_of_eager(repeated: list[int]) -> None:
+    """The step makes them, and they are read where they rest."""
+    eager = with_gradients()
+    expected = left_by(eager, eager.step)
+    ours = with_gradients()
+    step = on(StandIn(Threads(pauses=sleepy(3))), ours, 48 << 20)
+    found = left_by(ours, step)
+    gradients = [(ours.model.get_parameter(name).grad, item.grad) for name, item in eager.model.named_parameters()]
+    assert [at for at, pair in enumerate(zip(found, expected, strict=True)) if not torch.equal(*pair)] == []
+    assert all(torch.equal(one, other) for one, other in gradients if one is not None and other is not None)
+    assert any(one is not None and extent_of(one.untyped_storage()) is not None for one, _ in gradients)
+    assert len(repeated) >= 2
+
+
 def in_lists() -> Workload:
     """A perceptron with many small tensors, which an optimizer updates by calls on lists."""
     torch.manual_seed(0)

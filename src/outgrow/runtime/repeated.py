@@ -2,7 +2,8 @@
 
 What a run notes and frees is the same every time, so only loose storages are freed, and nothing is noted. The user's
 storages that rest in the next tier between steps stay there, as the user sees them; ops see them at their places in the
-arena. A run that fails leaves them as the last copies out have made them.
+arena. So do storages that the step itself makes and that rest after it, such as gradients, from their birth on. A run
+that fails leaves them as the last copies out have made them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,6 +20,7 @@ from outgrow.runtime.planned_arena import PlannedMemory
 from outgrow.runtime.program import Call, Item, Lookup
 from outgrow.runtime.recording import Held, Recording
 from outgrow.runtime.rerun import Rerun
+from outgrow.runtime.resting import rest
 from outgrow.runtime.results import results_of
 from outgrow.runtime.score import Loose, Moved, Placed, Played, Score
 
@@ -136,7 +138,10 @@ class Repeated:
         """Check that a result is as it was captured, and bring it to where it is looked for."""
         require_as_captured(call, item, placed.result.geometry)
         if item.data_ptr() != placed.address:
-            self.memory.born(placed.born, item, placed.result.geometry, placed.result.size_bytes)
+            item = self.memory.born(placed.born, item, placed.result.geometry, placed.result.size_bytes)
+        if placed.born in self._run.extents:
+            storage = self.storages[placed.born] = item.untyped_storage()
+            rest(storage, self._run.extents[placed.born])
 
     def _move(self, part: Moved) -> None:
         copy = part.copy
@@ -175,7 +180,6 @@ def again(run: Run, noted: Held | None, staying: Iterable[str]) -> Running:
     program, memory = run.program, run.memory
     if not isinstance(memory, PlannedMemory):
         return run if run.observe else Rerun(run, numbers_of(program))
-    rests = program.lasting == program.stowed and program.lasting <= run.storages.keys()
-    if noted is None or memory.is_timed or not rests:
+    if noted is None or memory.is_timed or program.lasting != program.stowed:
         return run
     return Repeated(run, memory.arena.score(program, {name: run.storages[name] for name in staying}), noted)
