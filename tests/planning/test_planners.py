@@ -12,7 +12,7 @@ from outgrow.errors import Infeasible, InvalidGraph, InvalidPlan
 from outgrow.ir.graph import Graph, Op
 from outgrow.ir.machine import Device, LinkRates, Machine
 from outgrow.ir.text import parse_graph, print_graph
-from outgrow.plan import Budget, Swap
+from outgrow.plan import Budget, Stow, Swap
 from outgrow.planning.addresses.addresses import outside
 from outgrow.planning.addresses.blocks import blocks_of, live_peak_bytes
 from outgrow.planning.floor import floor_of
@@ -90,6 +90,19 @@ def test_the_floor_that_is_named_has_a_plan(graph: Graph, minimum_bytes: int, an
         assert live_peak_bytes(inside) + sum(derived.storages[name].size_bytes for name in beside) <= floor
 
 
+@pytest.mark.parametrize("planner", ALWAYS)
+def test_what_is_fixed_never_moves(planner: str) -> None:
+    """Not even what dies in the step, as a number that a step on a device keeps in memory of the host."""
+    graph = chain(12)
+    made = sorted(graph.storages.keys() - graph.outliving)
+    for fixed in (frozenset(made[::2]), frozenset(made[1::2])):
+        problem = replace(problem_of(graph, 1 << 40), fixed=fixed | graph.outliving)
+        found = planned(replace(problem, budget=Budget(floor_of(problem, graph)[0])), planner).plan
+        moved = {decision.storage for decision in found.decisions if isinstance(decision, Stow | Swap)}
+        assert moved
+        assert not moved & fixed
+
+
 def test_small_storages_move_where_they_are_in_the_way() -> None:
     """They do where at least a quarter of the capacity is theirs, but not for planners of papers."""
     problem = replace(problem_of(chain(6), 1 << 40, minimum_bytes=512), least_bytes=64)
@@ -127,7 +140,7 @@ def test_every_plan_is_valid_and_within_its_budget(
     """Plan -> derive -> verify -> simulate: at any budget from the floor up, the derived graph is valid and fits."""
     assume(graph.ops)
     problem = problem_of(graph, 1 << 40, machine, minimum_bytes=minimum_bytes)
-    as_planned = problem if planner == "search" else replace(problem, fixed=frozenset(graph.storages))
+    as_planned = problem if planner == "search" else replace(problem, fixed=graph.outliving)
     rewritten = free_rewrites(problem)[0] if planner == "search" else graph
     floor = floor_of(as_planned, rewritten)[0]
     in_core = replay(graph, problem.costs, machine).peak_bytes

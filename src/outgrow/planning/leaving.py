@@ -1,8 +1,7 @@
 """Which storages may leave the device: between two of their uses, and between steps?
 
-    leaves(s)   iff s has at least `minimum_bytes`, and
-                    it dies in the step, or holds a gradient that outlives it, or is a parameter, optimizer state or an
-                    input that is not among the problem's `fixed`
+    leaves(s)   iff s has at least `minimum_bytes`, is not among the problem's `fixed`, and
+                    dies in the step, or is a parameter, optimizer state, an input, or a gradient that outlives the step
     stows(s)    iff s leaves, outlives the step, is used by an op, and is no input (inputs stay the caller's)
     idle(s)     iff s leaves, outlives the step and is no input, and no op uses it, of which there are some; what is a
                     result is not idle
@@ -25,7 +24,7 @@ def leaving(problem: Problem, graph: Graph) -> frozenset[str]:
     for name, storage in graph.storages.items():
         is_mortal = name not in graph.outliving
         is_loose = storage.role in _LASTING or (storage.role is Role.INPUT and not problem.anchored)
-        if storage.size_bytes >= problem.minimum_bytes and (is_mortal or (is_loose and name not in problem.fixed)):
+        if storage.size_bytes >= problem.minimum_bytes and name not in problem.fixed and (is_mortal or is_loose):
             found.append(name)
     return frozenset(found)
 

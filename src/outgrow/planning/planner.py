@@ -68,7 +68,7 @@ def planned(
     is_search = published is None
     whole, freed = with_a_plan(replace(problem, remark=notes.append), orders, may_rest=is_search)
     # in the papers, what outlives the step stays on the device
-    problem = whole if is_search else replace(whole, fixed=frozenset(whole.graph.storages))
+    problem = whole if is_search else replace(whole, fixed=whole.fixed | whole.graph.outliving)
     own = fingerprint(problem.graph)
     if earlier is not None:
         stages = carried_out(problem.graph, _decisions_for(own, earlier))

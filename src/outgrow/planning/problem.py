@@ -37,7 +37,7 @@ class Problem:
     least_bytes: int = 256 << 10
     """Where a step has no plan otherwise, storages from this size on are moved too."""
     fixed: frozenset[str] = frozenset()
-    """Storages that outlive the step and are never moved; `leaving` says which others may leave the device."""
+    """Storages that are never moved; `leaving` says which others may leave the device."""
     resting: frozenset[str] = frozenset()
     """Storages that rest in the next tier throughout the step if no op uses them; where there is no plan otherwise, all
     that may leave do."""

@@ -19,7 +19,7 @@ SLOW = Machine("slow", Device("toy", 1e9, 1e9), LinkRates(2.0, 2.0))
 def between(graph: Graph, share: float, machine: Machine, minimum_bytes: int = 4) -> Problem:
     """A problem whose budget lies this share of the way from the floor to what the step takes in core."""
     problem = problem_of(graph, 1, machine, minimum_bytes=minimum_bytes)
-    problem = replace(problem, fixed=frozenset(graph.storages))
+    problem = replace(problem, fixed=graph.outliving)
     floor, _ = floor_of(problem, graph)
     in_core = replay(graph, problem.costs, machine).peak_bytes
     return replace(problem, budget=Budget(max(1, int(floor + share * max(0, in_core - floor)))))

@@ -48,7 +48,7 @@ def test_a_step_that_fits_is_left_alone(rival: str) -> None:
 def test_below_the_floor_the_refusal_names_the_floor(rival: str) -> None:
     """One byte below the floor no rival plans."""
     graph = chain(6)
-    problem = replace(problem_of(graph, 1), fixed=frozenset(graph.storages))
+    problem = replace(problem_of(graph, 1), fixed=graph.outliving)
     floor, _ = floor_of(problem, graph)
     with pytest.raises(Infeasible) as refusal:
         decided(replace(problem, budget=Budget(floor - 1)), rival)

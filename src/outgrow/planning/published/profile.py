@@ -38,4 +38,5 @@ def profile_of(problem: Problem, graph: Graph) -> Profile:
     seconds = [problem.seconds_of(op) for op in graph.ops]
     live = live_bytes(graph, problem.workspace)
     found = gaps(graph, minimum_bytes=problem.minimum_bytes)
-    return Profile(graph.ops, np.array(seconds), np.array(live, dtype=np.int64), found)
+    loose = tuple(gap for gap in found if gap.storage not in problem.fixed)
+    return Profile(graph.ops, np.array(seconds), np.array(live, dtype=np.int64), loose)
