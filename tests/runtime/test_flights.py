@@ -329,6 +329,18 @@ def test_nothing_rests_where_a_device_does_not_reach_it(monkeypatch: pytest.Monk
     assert pool.bytes(4096, 16).sum() == 0
 
 
+def test_a_piece_that_is_not_locked_leaves_the_others_reachable() -> None:
+    """A driver may refuse when it has locked much already; what rests in locked pieces goes on resting there."""
+    answers: list[Callable[[], None] | str] = [lambda: None, "it returned 2"]
+    pool = HostPool(CPU, lambda _address, _size: answers.pop(0))
+    pool.grow(8192)
+    with pytest.warns(UserWarning, match=r"it returned 2"):
+        pool.grow(8192 + pool.seam_bytes + 4096)
+    assert pool.mapped(4096, 16, None).nbytes() == 16
+    with pytest.raises(TierFailure, match="the driver did not lock"):
+        pool.mapped(8192 + pool.seam_bytes, 16, None)
+
+
 def test_pages_are_unlocked_before_they_go() -> None:
     """A pool that nobody needs any more is unlocked, once, while it is still there; its bytes keep it."""
     unlocked_pools: list[int] = []

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from outgrow.errors import TierFailure
+from outgrow.remarks import Remark
 from outgrow.runtime import arena
 from outgrow.runtime.medium import BelowHost, InHost, Medium, OnDisk
 from outgrow.runtime.pool import HostPool
@@ -27,7 +28,7 @@ from outgrow.runtime.resting import (
 from outgrow.runtime.spill import Spill
 from outgrow.units import MIB
 from tests.runtime.memory import open_spill_files
-from tests.runtime.stand_in import StandIn
+from tests.runtime.stand_in import StandIn, Threads
 
 needs_arena = pytest.mark.skipif(not arena.is_available(), reason="storages change places by compiled code")
 
@@ -207,6 +208,16 @@ def test_steps_of_one_device_go_on_with_one_tier(disk_folder: Path) -> None:
         assert other.file is one.file
         assert (elsewhere.file is one.file) is isinstance(one.medium, InHost)
         one.close()
+
+
+def test_what_would_rest_out_of_reach_is_refused_before_the_step() -> None:
+    """In the middle of one its bytes would have nowhere to go."""
+    spill = Spill(InHost(torch.device("cpu"), Threads(), lambda _address, _size: "it does not want to"))
+    with pytest.warns(Remark, match="it does not want to"):
+        spill.reserve(0, 4096)
+    assert spill.arrange({}, (), {}) == {}
+    with pytest.raises(TierFailure, match="the driver did not lock"):
+        spill.arrange({}, (), {"t": 4096})
 
 
 @needs_arena

@@ -55,6 +55,9 @@ class FileBelow:
     def release(self, take_away: Callable[[int, int], bool]) -> None:
         """Give nothing back: a file is one piece."""
 
+    def require_reached(self, offset: int, size: int) -> None:
+        """Do nothing: only where the device reads pages of the host does anything rest here."""
+
     def mapped(self, offset: int, size: int, keep: object) -> torch.UntypedStorage:
         """Return a storage of the device over bytes of the file; they and `keep` live as long as it does."""
         storage = self.file.mapped(offset, size, keep)

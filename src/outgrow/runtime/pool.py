@@ -43,6 +43,7 @@ class _Piece(NamedTuple):
     begin: int
     end: int
     memory: torch.Tensor
+    is_locked: bool
 
 
 class HostPool:
@@ -60,7 +61,11 @@ class HostPool:
         self.capacity_bytes = 0
         self._pieces: list[_Piece] = []
         self._process = os.getpid()
-        self.is_locked = True
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether all pieces are locked."""
+        return all(piece.is_locked for piece in self._pieces)
 
     @property
     def is_inherited(self) -> bool:
@@ -78,9 +83,8 @@ class HostPool:
         if callable(unlock):
             ends.append(unlock)
         elif self.is_locked:
-            self.is_locked = False
             remark(_PAGEABLE.format(format_bytes(size), unlock))
-        self._pieces.append(_Piece(begin, capacity_bytes, piece))
+        self._pieces.append(_Piece(begin, capacity_bytes, piece, callable(unlock)))
         self.capacity_bytes = capacity_bytes
 
     @property
@@ -104,9 +108,9 @@ class HostPool:
         piece = self._piece(offset, size)
         return piece.memory[offset - piece.begin : offset - piece.begin + size]
 
-    def mapped(self, offset: int, size: int, keep: object) -> torch.UntypedStorage:
-        """Return a storage of the device over bytes of the pool; they and `keep` live as long as it does."""
-        if not self.is_locked:
+    def require_reached(self, offset: int, size: int) -> None:
+        """Raise `TierFailure` unless the device reaches these bytes, so that a storage of it can be there."""
+        if not self._piece(offset, size).is_locked:
             raise TierFailure(
                 f"{format_bytes(size)} were to rest in memory of the host, which the driver did not lock, so that the "
                 "device cannot reach it. Raise the limit of locked memory (ulimit -l), or the memory budget."
@@ -116,6 +120,10 @@ class HostPool:
                 f"{format_bytes(size)} were to rest in memory of the host, which kernels of {self.device} do not reach "
                 "at its addresses. Raise the memory budget."
             )
+
+    def mapped(self, offset: int, size: int, keep: object) -> torch.UntypedStorage:
+        """Return a storage of the device over bytes of the pool; they and `keep` live as long as it does."""
+        self.require_reached(offset, size)
         content = bytes_at(self.bytes(offset, size).data_ptr(), size)
         storage = owned(content, _let_go, self._piece(offset, size).memory, keep).untyped_storage()
         arena.reach_from(storage, self.device)

@@ -124,14 +124,18 @@ class Spill:
         """Bring storages to where a step wants them: `stowed` ones to this file, or below, the others to memory.
 
         Returns the extents of the stowed ones, and new ones for the others that are `lasting` (sizes by name), which
-        may leave during the step. Raises `TierFailure` if the disk fails, or has no room for all of them.
+        may leave during the step. Raises `TierFailure` if the disk fails, or has no room for all of them, and if a
+        device would not reach one where it is to rest: in the middle of a step it would be too late.
         """
         found, leaves_holes = self.sent({name: storages[name] for name in storages if name in stowed}, sunk)
         if leaves_holes:
             trim()
         bring_home(storage for name, storage in storages.items() if name not in found)
         left = {name: size for name, size in lasting.items() if name not in found}
-        return found | {name: self._file_of(name, sunk).take(size) for name, size in left.items()}
+        taken = {name: self._file_of(name, sunk).take(size) for name, size in left.items()}
+        for extent in taken.values():
+            extent.file.tier.require_reached(extent.offset, extent.size_bytes)
+        return found | taken
 
     def _file_of(self, name: str, sunk: Collection[str]) -> SpillFile:
         spill = self.below if name in sunk else self

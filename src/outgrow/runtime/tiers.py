@@ -133,6 +133,9 @@ class DiskTier:
     def release(self, take_away: Callable[[int, int], bool]) -> None:
         """Give nothing back: a file is one piece."""
 
+    def require_reached(self, offset: int, size: int) -> None:
+        """Do nothing: any bytes of a file can be mapped."""
+
     def mapped(self, offset: int, size: int, keep: object) -> torch.UntypedStorage:
         """Return a storage over bytes of the tier; they and `keep` live as long as it does, even if the tier closes."""
         file = self._checked(offset, size)
