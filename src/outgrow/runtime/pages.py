@@ -277,14 +277,17 @@ def cuda_pages(torch_device: torch.device) -> Pages | None:
     try:
         mapper = CudaMapper(torch_device)
         _try(mapper)
-    except RuntimeError as error:
+    except (MemoryError, RuntimeError) as error:
         remark(f"{torch_device} has no pages for outgrow, so its arena is one piece, with holes: {error}")
         return None
     return Pages(mapper, torch_device)
 
 
 def _try(mapper: CudaMapper) -> None:
-    """Show a page once: some containers forbid what the driver says that it can do. Raises `RuntimeError`."""
+    """Show a page once: some containers forbid what the driver says that it can do.
+
+    Raises `RuntimeError`, and `MemoryError` where there are no addresses left, or no room for tables.
+    """
     try:
         pages = mapper.take(1)
     except MemoryError:  # others have it all; whoever wants pages later is told
