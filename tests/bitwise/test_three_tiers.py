@@ -1,6 +1,7 @@
 """What has no room in memory of the host goes on to a disk, and a step leaves the bits that the eager step leaves."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from weakref import WeakSet
 
@@ -26,7 +27,30 @@ from tests.runtime.stand_in import StandIn, Threads, sleepy
 
 pytestmark = pytest.mark.usefixtures("caches_of_its_own")
 PIECE = 1 << 20
-CASES = ((resnet, 58, 24, False), (pooled, 68, 20, False), (wide, 90, 60, False), (wide, 70, 40, True))
+
+
+def clearing_first() -> Workload:
+    """The perceptron whose step begins with `zero_grad`, so that gradients outlive it and are replaced by the next."""
+    ours = wide()
+    model, optimizer = ours.model, ours.optimizer
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return replace(ours, step=step)
+
+
+CASES = (
+    (resnet, 58, 24, False),
+    (pooled, 68, 20, False),
+    (wide, 90, 60, False),
+    (wide, 70, 40, True),
+    (clearing_first, 70, 70, True),
+)
 """Budgets of the device, near the floor, and of the host, in MiB: less than leaves the device, whatever is computed
 again. Whether the device reads what is on a disk."""
 

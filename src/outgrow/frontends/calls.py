@@ -1,6 +1,7 @@
 """How is one call of a captured step fed, and what becomes of its results?
 
     Feed        the tensors of this call (parameters, state, batch) by input storage, beside a program
+    let_go      what the call replaces unread goes before room is taken for what it makes
     made_ready  what is to rest on the disk goes there; a `Run` knows where everything is, and hyper-parameters by value
     carried_out `runtime.execute`
     put_results, settle   results go where the captured step left them: new state, gradients, the return value
@@ -40,11 +41,16 @@ class Feed:
     training: Training
 
 
+def let_go(given: Given, training: Training) -> None:
+    """Drop the gradients that a call replaces unread, and with them their room in a next tier."""
+    for slot in given.captured.stale:
+        put(slot, None, training)
+
+
 def made_ready(feed: Feed, spill: Spill | None, memory: DeviceMemory, capacity_bytes: int, *, observe: bool) -> Run:
     """Return the run of a call, within the capacity. Gradients that it replaces go, what is stowed goes to `spill`."""
     captured = feed.given.captured
-    for slot in captured.stale:
-        put(slot, None, feed.training)
+    let_go(feed.given, feed.training)
     program, storages, extents = feed.program, dict(feed.given.storages), dict[str, Extent]()
     if spill is not None:
         lasting = {name: size for name, size in program.sizes.items() if name in program.lasting}

@@ -155,6 +155,7 @@ class Step(Generic[P, R]):
         feed = calls.Feed(given, program, self._training)
         self._guided.begins(given, entry)
         capacity = entry.planned.capacity_bytes if runs.room_bytes is None else runs.room_bytes
+        calls.let_go(given, self._training)
         spill = self._platform.make_ready(program, given.tensors, capacity)
         memory = self._platform.memory(program, is_timed=self._guided.looks_at(entry))
         if self._workers is not None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from outgrow.analysis.cost import Cost, cost_key, from_parts, neediest, pieces, with_joint
 from outgrow.errors import Infeasible
 from outgrow.frontends.beside import Beside
+from outgrow.frontends.calls import let_go
 from outgrow.frontends.entry import Entry, Runnable
 from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.preparing.settings import Settings
@@ -162,6 +163,7 @@ class GuidedPlanning:
         is_roomy = is_ample(prepared.in_core.peak_bytes, budget.capacity_bytes, self._times)
         runs_as_written = is_roomy and self._as_written and not runs.function.has_exceeded
         if not runs_as_written:
+            let_go(given, self.beside.training)
             self._platform.make_ready(program, given.tensors, budget.capacity_bytes)
         needed, unplanned = self._platform.needed_bytes(prepared, program), max(0, budget.overhead_bytes - held)
         return Runnable(prepared, program, needed, unplanned, runs_as_written)
