@@ -151,6 +151,14 @@ def test_the_disk_budget_is_kept(disk_folder: Path) -> None:
         left_by(ours, step, 2)
 
 
+def test_the_refusal_names_the_host_budget_that_was_given(disk_folder: Path) -> None:
+    """It says which part of it buffers take, not what is left beside these."""
+    ours = wide()
+    step = on(StandIn(), ours, 70 << 20, host_budget="40MiB", offload_dir=str(disk_folder))
+    with pytest.raises(TierFailure, match=r"host budget is 40\.0 MiB, of which buffers take 4\.0 MiB\. Raise"):
+        left_by(ours, step, 2)
+
+
 def test_a_disk_budget_without_a_file_is_refused() -> None:
     """Without a host budget nothing of a device goes to a disk."""
     with pytest.raises(ValueError, match="disk_budget is for a model on the CPU, or beside a host_budget"):

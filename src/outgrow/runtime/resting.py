@@ -166,9 +166,13 @@ class _Space:
 
 @dataclass(eq=False)
 class Quota:
-    """The most bytes that some files may take, all together; None: as many as there are."""
+    """The most bytes that some files may take, all together; None: as many as there are.
+
+    Of the budget that the user has given, `buffers_bytes` are taken already, and are no part of the limit.
+    """
 
     limit_bytes: int | None = None
+    buffers_bytes: int = 0
     _files: "WeakSet[SpillFile]" = field(default_factory=WeakSet)
 
     def hold(self, file: "SpillFile") -> None:
@@ -182,9 +186,11 @@ class Quota:
         others = sum(file.size_bytes for file in self._files) - tier.size_bytes
         if self.limit_bytes is not None and needed + others > self.limit_bytes:
             beside = f", beside {format_bytes(others)} that other steps or models have there" if others else ""
+            buffers = f", of which buffers take {format_bytes(self.buffers_bytes)}" if self.buffers_bytes else ""
             raise TierFailure(
                 f"The plan needs {format_bytes(needed)} in {tier.place}{beside}, and the {tier.budget_name} is "
-                f"{format_bytes(self.limit_bytes)}. Raise the {tier.budget_name} or the memory budget."
+                f"{format_bytes(self.limit_bytes + self.buffers_bytes)}{buffers}. Raise the {tier.budget_name} or the "
+                "memory budget."
             )
 
 

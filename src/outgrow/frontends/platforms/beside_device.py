@@ -42,7 +42,7 @@ class BesideDevice:
         if host_bytes is not None and host_bytes > 2 * BUFFERS_BYTES:
             settings.require_disk()
             medium = BelowHost(settings.folder, device.torch_device, device.streams, device.more_streams, device.lock)
-            self.spill.quota.limit_bytes = host_bytes - BUFFERS_BYTES
+            self.spill.quota.limit_bytes, self.spill.quota.buffers_bytes = host_bytes - BUFFERS_BYTES, BUFFERS_BYTES
             self.spill.below = Spill(medium, settings.disk)
 
     def known_to(self, machine: Machine) -> Machine:
