@@ -58,6 +58,11 @@ def nested_of_rows(y: torch.Tensor) -> torch.Tensor:
     return torch.nested.as_nested_tensor([y, y[:1]]).to_padded_tensor(0.0)
 
 
+def beside_stream(y: torch.Tensor) -> torch.Tensor:
+    y.record_stream(torch.Stream(device="cpu"))
+    return y
+
+
 @pytest.mark.parametrize(
     ("way", "remedy"),
     [
@@ -65,10 +70,12 @@ def nested_of_rows(y: torch.Tensor) -> torch.Tensor:
         (drawn_until_accepted, "draw them outside of the step"),
         (nested, "take padded tensors and their masks"),
         (nested_of_rows, "take padded tensors and their masks"),
+        (torch.ops.aten._pin_memory, "pin batches outside of the step"),
+        (beside_stream, "copy batches on other streams outside of the step"),
     ],
 )
 def test_a_refusal_says_what_to_do(way: Callable[[torch.Tensor], torch.Tensor], remedy: str) -> None:
-    """For numbers of the step, samples that are drawn until they are accepted, and nested tensors."""
+    """For numbers of the step, samples drawn until they are accepted, nested tensors, pinned memory and streams."""
     layer = torch.nn.Linear(4, 4)
     with pytest.raises(Uncapturable, match=rf"test_refusals\.py:.*{remedy}"):
         capture(lambda x: way(layer(x)), [layer], [], (torch.ones(2, 4),))

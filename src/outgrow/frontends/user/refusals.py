@@ -100,6 +100,13 @@ _OF_FUNCTIONS = (
 NO_LINE = "the step"
 """What is named where no line is known."""
 _NO_FAKE = "no fake impl registered"
+_PINNED = (
+    "this locks memory of the host, which no plan repeats; pin batches outside of the step, as DataLoader does with "
+    "pin_memory=True"
+)
+_STREAM = (
+    "this tells torch's allocator of a stream, which no plan repeats; copy batches on other streams outside of the step"
+)
 _SAYING: Mapping[str, str] = {
     "dynamo-optimized function": _COMPILED,
     "NestedTensor": NESTED,
@@ -190,6 +197,8 @@ def _reason(error: RuntimeError | TypeError | AssertionError | ZeroDivisionError
             return why
         case NotImplementedError() if why := _not_implemented(error):
             return why
+        case AssertionError() if "aten._pin_memory" in str(error):
+            return _PINNED
         case AssertionError() | NotImplementedError() | ZeroDivisionError() if _is_of_torch(error.__traceback__):
             return _UNTRACEABLE
         case _:
@@ -197,6 +206,8 @@ def _reason(error: RuntimeError | TypeError | AssertionError | ZeroDivisionError
 
 
 def _not_implemented(error: NotImplementedError) -> str | None:
+    if "torch.Stream" in str(error):
+        return _STREAM
     if "torch._C.Generator" in str(error):  # later than 2.11, torch traces it
         return _GENERATOR
     if "UntypedStorage" in str(error) and _is_below(error.__traceback__, _RECURRENT):
