@@ -38,7 +38,7 @@ from outgrow.frontends.platforms.on_device import platform_of
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.preparing.warmup import warm_up
 from outgrow.frontends.torn import Whole
-from outgrow.frontends.user.devices import home_of
+from outgrow.frontends.user.devices import CPU, home_of
 from outgrow.frontends.user.state import Training, local, state_tensors
 from outgrow.frontends.workers.workers import Received, Workers
 from outgrow.frontends.workloads.workload import Workload
@@ -329,9 +329,9 @@ def compile(
     Raises `InvalidQuantity` for a size that is none, `TierFailure` if `offload_dir` cannot be used, `TypeError` for a
     step that is no function, a model that is no module, an optimizer or a mesh that is none or an `offload_dir` that is
     no path, and `ValueError` for an unknown planner, unknown kernels, a `host_budget` for a model on the CPU, a
-    `disk_budget` without one for a model on a GPU, or a mesh of several dimensions, of another device than the CPU, or
-    without this process. Calls raise `Divided` where processes of the mesh do not agree, `PeerLost` where one has
-    ended, and `DeviceFull` where others have taken the memory of a GPU.
+    `disk_budget` without one for a model on a GPU, or a mesh for one, of several dimensions, of another device than
+    the CPU, or without this process. Calls raise `Divided` where processes of the mesh do not agree, `PeerLost` where
+    one has ended, and `DeviceFull` where others have taken the memory of a GPU.
     """
     training = _training(model, optimizer)
     settings = Settings.of(
@@ -359,6 +359,12 @@ def compile(
         if isinstance(function, Step):
             raise TypeError("step has been compiled already. Give compile the function that it was made of.")
         workers = None if mesh is None else Workers(mesh)
+        home = home_of(training)
+        if workers is not None and home != CPU:
+            raise ValueError(
+                f"A mesh divides steps of models on the CPU, and the model is on {home}. Leave the mesh out, or move "
+                "the model."
+            )
         return Step(function, training, settings, name=getattr(function, "__name__", "step"), workers=workers)
 
     return made if step is None else made(step)

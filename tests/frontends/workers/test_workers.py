@@ -276,7 +276,9 @@ def refused(mesh: DeviceMesh, _folder: Path) -> dict[str, str]:
     listed.clear()
     grid = init_device_mesh("cpu", (1, mesh.size()))
     attempt("mesh", lambda: shared(other, grid), ValueError)
-    attempt("early", lambda: shared(other, mesh).shared, RuntimeError)
+    apart = torch.nn.Linear(2, 2, device="meta")
+    attempt("device", lambda: outgrow.compile(x.add, model=apart, memory_budget="1GiB", mesh=mesh), ValueError)
+    attempt("early", lambda: shared(made("perceptron"), mesh).shared, RuntimeError)
     attempt("larger", lambda: init_device_mesh("cpu", (mesh.size() + 1,)), RuntimeError)
     return found
 
@@ -290,6 +292,7 @@ def test_what_workers_would_wait_for_in_vain_is_refused() -> None:
         assert "do not agree on parameters" in found["parameters"]
         assert "held in a list" in found["list"]
         assert "mesh has 2 dimensions" in found["mesh"]
+        assert "the model is on meta" in found["device"]
         assert "call the step once" in found["early"]
 
 
