@@ -17,7 +17,7 @@ from torch.nn import functional as F
 import outgrow
 from outgrow import Infeasible, Workload
 from outgrow.errors import DeviceFull, TierFailure
-from outgrow.frontends.compile import Step
+from outgrow.frontends.compile import Step, compile_workload
 from outgrow.frontends.platforms import on_device
 from outgrow.frontends.platforms.on_device import OnDevice
 from outgrow.frontends.preparing import rehearsal
@@ -333,6 +333,15 @@ def test_a_gpu_leaves_the_bits_of_eager(make: Callable[[], Workload]) -> None:
         assert step.process_bytes <= budget
         return
     raise AssertionError("a step runs within the floor that it names, or names a higher one once its state exists")
+
+
+@pytest.mark.cuda
+def test_a_workload_on_a_gpu_has_the_baseline_of_the_gpu() -> None:
+    """What the process takes of the host's memory, as the command line tells before the model is there, is no part."""
+    ours = on_gpu(resnet())
+    step = compile_workload(ours, memory_budget="2GiB", baseline_bytes=1 << 40)
+    step(*ours.batches[0])
+    assert step.process_bytes > 0
 
 
 @pytest.mark.cuda

@@ -413,8 +413,12 @@ def compile_workload(
     baseline_bytes: int | None = None,
     progress: Callable[[str, float], None] = silent,
 ) -> Step[..., Tensor]:
-    """Put a workload's step under a memory budget; `baseline_bytes` is what `warm_up` returned before it was built."""
+    """Put a workload's step under a memory budget; `baseline_bytes` is what `warm_up` returned before it was built.
+
+    For a model on a GPU, whose memory that does not tell, the baseline is taken now.
+    """
     training = Training((workload.model,), (workload.optimizer,))
+    baseline_bytes = baseline_bytes if home_of(training) == CPU else None
     settings = Settings.of(
         memory_budget, offload_dir=offload_dir, disk_budget=disk_budget, planner=planner, kernels=kernels
     )
