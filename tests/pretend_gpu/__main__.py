@@ -8,7 +8,8 @@ kernels do nothing, so numbers mean nothing, and neither do times, but for those
 see here is whether a step is captured and planned, whether its allocations go where they should, what is reserved, and
 what a step costs the host. It needs torch for CUDA, headers of the CUDA toolkit, g++ and nm.
 
-PRETEND_BYTES sets the memory of the GPU; copies of PRETEND_COPY bytes and more are not made. NCCL is not pretended.
+PRETEND_BYTES sets the memory of the GPU; copies of PRETEND_COPY bytes and more are not made. With PRETEND_OPEN=1 the
+host may use memory of the device, as `tests.pretend_gpu.computing` does. NCCL is not pretended.
 """
 
 import os

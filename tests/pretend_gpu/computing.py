@@ -1,13 +1,14 @@
 """What does a pretended GPU compute? What the CPU does: this lets its kernels work on the same memory.
 
-    python -m tests.pretend_gpu python -m pytest -p tests.pretend_gpu.computing -m cuda tests
+    PRETEND_OPEN=1 python -m tests.pretend_gpu python -m pytest -p tests.pretend_gpu.computing -m cuda tests
 
 A program of one's own imports this module before it begins. Then numbers mean something: a step that is planned for the
 pretended GPU can be compared with the same one in eager mode, bit for bit. Dispatch, allocator, streams and copies are
 torch's own, as before; times still mean nothing.
 
 Not as on a GPU: cuDNN is off, attention is the plain one, a call with operands of both devices is computed where a GPU
-refuses it, and random numbers depend on the seed and the offset of the generator, but are other ones.
+refuses it, and random numbers depend on the seed and the offset of the generator, but are other ones. Needs
+NUMBA_DISABLE_CUDA=1, too.
 """
 
 import ctypes

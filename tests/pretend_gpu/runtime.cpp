@@ -46,6 +46,8 @@ size_t setting(const char* name, size_t otherwise) {
 // The bytes of the device, and those from which on a copy is left out: few machines have the memory for large ones.
 const size_t total = setting("PRETEND_BYTES", size_t{139} << 30);
 const size_t most_copied = setting("PRETEND_COPY", ~size_t{0});
+// How the host may use memory of the device: not at all, unless it computes in place of kernels.
+const int shut = setting("PRETEND_OPEN", 0) != 0 ? PROT_READ | PROT_WRITE : PROT_NONE;
 
 cudaError_t failed(cudaError_t error) {
   return last = error;
@@ -65,7 +67,7 @@ cudaError_t take(void** begin, size_t bytes, cudaMemoryType kind) {
     return failed(cudaErrorMemoryAllocation);
   }
   *begin = mapped(bytes);
-  if (counts) mprotect(*begin, (bytes + 4095) / 4096 * 4096, PROT_NONE);
+  if (counts) mprotect(*begin, (bytes + 4095) / 4096 * 4096, shut);
   pieces[static_cast<char*>(*begin)] = {bytes, kind};
   taken += counts ? bytes : 0;
   return cudaSuccess;
@@ -112,8 +114,8 @@ cudaError_t copied(void* target, const void* source, size_t bytes) {
     open_up(target, bytes, PROT_READ | PROT_WRITE);
     open_up(source, bytes, PROT_READ | PROT_WRITE);
     if (bytes < most_copied) memmove(target, source, bytes);
-    open_up(target, bytes, PROT_NONE);
-    open_up(source, bytes, PROT_NONE);
+    open_up(target, bytes, shut);
+    open_up(source, bytes, shut);
   }
   return cudaSuccess;
 }
@@ -196,7 +198,7 @@ cudaError_t cudaMemset(void* target, int value, size_t bytes) {
   const std::lock_guard<std::mutex> lock(guard);
   open_up(target, bytes, PROT_READ | PROT_WRITE);
   if (bytes < most_copied) memset(target, value, bytes);
-  open_up(target, bytes, PROT_NONE);
+  open_up(target, bytes, shut);
   return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* target, int value, size_t bytes, cudaStream_t) {
@@ -427,7 +429,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle page) {
 CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t, CUdeviceptr, unsigned long long) {
   const std::lock_guard<std::mutex> lock(guard);
   void* begin = mapped(bytes);
-  mprotect(begin, bytes, PROT_NONE);
+  mprotect(begin, bytes, shut);
   pieces[static_cast<char*>(begin)] = {bytes, cudaMemoryTypeDevice};
   *address = reinterpret_cast<CUdeviceptr>(begin);
   return CUDA_SUCCESS;
@@ -440,7 +442,7 @@ CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
 CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t, CUmemGenericAllocationHandle page, unsigned long long) {
   const int flags = MAP_SHARED | MAP_FIXED | MAP_NORESERVE;
   void* begin = reinterpret_cast<void*>(address);
-  const bool is_mapped = mmap(begin, bytes, PROT_NONE, flags, page_file, page * kAlignment) == begin;
+  const bool is_mapped = mmap(begin, bytes, shut, flags, page_file, page * kAlignment) == begin;
   return is_mapped ? CUDA_SUCCESS : CUDA_ERROR_MAP_FAILED;
 }
 CUresult cuMemSetAccess(CUdeviceptr, size_t, const CUmemAccessDesc*, size_t) {
