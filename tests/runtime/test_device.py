@@ -57,6 +57,18 @@ def test_a_device_gives_back_before_it_is_full(attempts: int, monkeypatch: pytes
     assert done == ["take", "give back", "take"][: 3 if attempts > 1 else 1]
 
 
+@pytest.mark.parametrize(("share", "said"), [(1.0, r"taken by this process\. "), (0.25, r"process, which may take 2\.0")])
+def test_what_torch_leaves_to_others_is_told(share: float, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device may have room that this process is not to take."""
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.setattr("outgrow.runtime.device.CudaStreams", lambda _device: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (7 << 30, 8 << 30))
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda _device: share)
+    monkeypatch.setattr(Cuda, "taken_bytes", lambda _self: 1 << 30)
+    with pytest.raises(DeviceFull, match=said):
+        raise Cuda(torch.device("cuda", 0)).full(3 << 30)
+
+
 @pytest.mark.cuda
 def test_each_thread_has_workspaces_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one that has the number of one that ended; they are made once, and anew after they were given back."""
