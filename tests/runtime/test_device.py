@@ -57,7 +57,9 @@ def test_a_device_gives_back_before_it_is_full(attempts: int, monkeypatch: pytes
     assert done == ["take", "give back", "take"][: 3 if attempts > 1 else 1]
 
 
-@pytest.mark.parametrize(("share", "said"), [(1.0, r"taken by this process\. "), (0.25, r"process, which may take 2\.0")])
+@pytest.mark.parametrize(
+    ("share", "said"), [(1.0, r"taken by this process\. "), (0.25, r"process, which may take 2\.0")]
+)
 def test_what_torch_leaves_to_others_is_told(share: float, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A device may have room that this process is not to take."""
     monkeypatch.setattr(torch.cuda, "init", lambda: None)

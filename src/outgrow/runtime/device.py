@@ -206,11 +206,13 @@ class Cuda:
     def full(self, size_bytes: int) -> DeviceFull:
         free, total = torch.cuda.mem_get_info(self.torch_device)
         share = torch.cuda.get_per_process_memory_fraction(self.torch_device)
-        most = f", which may take {format_bytes(int(share * total))} (set_per_process_memory_fraction)"
+        told = f", which may take {format_bytes(int(share * total))} (set_per_process_memory_fraction)"
+        most = told if share < 1 else ""
         return DeviceFull(
             f"{format_bytes(size_bytes)} of {self.torch_device} are needed within the budget, and "
             f"{format_bytes(free)} of {format_bytes(total)} are free, {format_bytes(self.taken_bytes())} are taken "
-            f"by this process{most if share < 1 else ''}. Nothing has been changed. Lower the memory budget, or end what else uses the device."
+            f"by this process{most}. Nothing has been changed. Lower the memory budget, or end what else uses the "
+            "device."
         )
 
 
