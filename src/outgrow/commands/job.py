@@ -2,7 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+
+import torch
 
 from outgrow.frontends.preparing.ahead import Ahead, KnownMachine, known_machine, look_ahead
 from outgrow.frontends.preparing.load import load_remark
@@ -64,11 +67,11 @@ class Job:
 class Prospect:
     """A workload, the machine that it is planned for, and what this process has loaded, if it would be trained here.
 
-    `remark` is what is to be known of how the machine was measured.
+    The machine may depend on the home of the model. `remark` is what is to be known of how the machine was measured.
     """
 
     function: Callable[..., Workload]
-    target: KnownMachine
+    target: KnownMachine | Callable[[torch.device], KnownMachine]
     loaded_bytes: int | None
     remark: str = ""
 
@@ -82,7 +85,7 @@ class Prospect:
             remark_beyond_memory(job.budget_bytes)
         remark = load_remark()
         baseline_bytes = warm_up(job.kernels)
-        target = known_machine(job.offload_dir)
+        target = partial(known_machine, job.offload_dir)
         return Prospect(function, target, max(0, settled_bytes() - baseline_bytes), remark)
 
     def tell_remark(self, narrator: Narrator) -> None:

@@ -1,17 +1,20 @@
 """Does a look ahead tell what a training takes, from its first step on?"""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from outgrow.errors import Infeasible
+from outgrow.errors import Infeasible, InvalidMachine
 from outgrow.frontends.preparing import ahead as ahead_module
-from outgrow.frontends.preparing.ahead import Ahead, How, KnownMachine, look_ahead
+from outgrow.frontends.preparing.ahead import Ahead, How, KnownMachine, known_machine, look_ahead
 from outgrow.frontends.preparing.machines import described_machine
 from outgrow.frontends.workloads.workload import Workload
 from outgrow.ir.graph import Role
+from outgrow.runtime.device import Cuda
 
 V100 = KnownMachine(described_machine("v100-pcie3"))
 
@@ -101,3 +104,36 @@ def test_what_the_process_takes_counts() -> None:
     assert ahead.taken_bytes == 0
     assert floor_of(replace(ahead, taken_bytes=5 << 20)) - floor_of(ahead) == pytest.approx(5 << 20, rel=0.02)
     assert look_ahead(adaptive, {}, V100, 7 << 20).taken_bytes >= 7 << 20
+
+
+def test_the_home_of_the_model_says_for_which_device_it_is_planned() -> None:
+    homes: list[torch.device] = []
+
+    def target(home: torch.device) -> KnownMachine:
+        homes.append(home)
+        return V100
+
+    assert look_ahead(adaptive, {}, target).target is V100
+    assert homes == [torch.device("cpu")]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_model_on_a_gpu_asks_for_a_machine_where_there_is_none() -> None:
+    with pytest.raises(InvalidMachine, match=r"cuda.*no GPU here. Name a machine"):
+        known_machine(home=torch.device("cuda"))
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("move", [nn.Module.cuda, lambda model: model.to("cuda"), nn.Module.to_empty])
+def test_a_model_on_a_gpu_is_planned_for_that(move: Callable[..., nn.Module]) -> None:
+    def moved() -> Workload:
+        made = adaptive(width=512, rows=4096)
+        place = {"device": "cuda"} if move is nn.Module.to_empty else {}
+        return replace(made, model=move(made.model, **place), batches=[(made.batches[0][0].cuda(),)])
+
+    target = partial(known_machine, None)
+    ahead, on_cpu = look_ahead(moved, {}, target, 0), look_ahead(adaptive, {"width": 512, "rows": 4096}, V100)
+    assert ahead.target.machine.name == Cuda().name
+    in_core, less = (item.planned(budget, How(prove=False)) for item, budget in ((ahead, 1 << 40), (on_cpu, 1 << 40)))
+    assert in_core.plan.in_core.peak_bytes == less.plan.in_core.peak_bytes
+    assert ahead.floor_bytes() > Cuda.unseen_bytes

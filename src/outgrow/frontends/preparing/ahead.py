@@ -10,11 +10,14 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
 
+import torch
+
 from outgrow.analysis.cost import Cost, costs_of
-from outgrow.errors import Infeasible
-from outgrow.frontends.preparing.measure import open_cost_cache, this_machine
+from outgrow.errors import Infeasible, InvalidMachine
+from outgrow.frontends.preparing.measure import open_cost_cache, this_device, this_machine
 from outgrow.frontends.preparing.overhead import unseen_overhead_bytes, within
 from outgrow.frontends.tracing.captured import Captured
+from outgrow.frontends.user.devices import CPU
 from outgrow.frontends.workloads.steps import capture_steps
 from outgrow.frontends.workloads.workload import Workload
 from outgrow.ir.machine import Machine
@@ -25,6 +28,7 @@ from outgrow.planning.pareto import range_of
 from outgrow.planning.planned import Planned
 from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem, silent
+from outgrow.runtime.device import Cuda
 from outgrow.runtime.freeing import least_bytes as heap_least_bytes
 from outgrow.runtime.freeing import settled_bytes
 from outgrow.runtime.tiers import offload_folder
@@ -38,9 +42,17 @@ class KnownMachine:
     costs: Mapping[str, Cost] = field(default_factory=dict)
 
 
-def known_machine(offload_dir: Path | None = None) -> KnownMachine:
-    """Return this machine with measured rates, and the costs that were observed on it."""
-    return KnownMachine(this_machine(offload_folder(offload_dir)), open_cost_cache().known)
+def known_machine(offload_dir: Path | None = None, home: torch.device = CPU) -> KnownMachine:
+    """Return this machine, with a model's home as its device, with measured rates, and what was observed on it.
+
+    Raises `InvalidMachine` where the home of the model is no device of this machine.
+    """
+    if home == CPU:
+        return KnownMachine(this_machine(offload_folder(offload_dir)), open_cost_cache().known)
+    if not torch.cuda.is_available():
+        raise InvalidMachine(f"The model is on {home}, and torch finds no GPU here. Name a machine to plan for.")
+    device = Cuda(home)
+    return KnownMachine(this_device(device), open_cost_cache(device.name).known)
 
 
 def problem_of(captured: Captured, target: KnownMachine, taken_bytes: int = 0) -> Problem:
@@ -59,7 +71,9 @@ def problem_of(captured: Captured, target: KnownMachine, taken_bytes: int = 0) -
 
 
 def _overhead_bytes(captured: Captured, taken_bytes: int, limit_bytes: int) -> int:
-    return taken_bytes + captured.copied_bytes + unseen_overhead_bytes(captured.graph, limit_bytes)
+    is_of_gpu = captured.device != CPU
+    unseen_bytes = Cuda.unseen_bytes if is_of_gpu else unseen_overhead_bytes(captured.graph, limit_bytes)
+    return taken_bytes + captured.copied_bytes + unseen_bytes
 
 
 @dataclass(frozen=True)
@@ -133,15 +147,18 @@ class Ahead:
 def look_ahead(
     function: Callable[..., Workload],
     settings: Mapping[str, object],
-    target: KnownMachine,
+    target: KnownMachine | Callable[[torch.device], KnownMachine],
     loaded_bytes: int | None = None,
 ) -> Ahead:
     """Capture the steps of a workload without memory.
 
-    `loaded_bytes` is what this process takes above its baseline before; None if the training will have another process.
+    A target may depend on the home of the model. `loaded_bytes` is what this process takes above its baseline before,
+    of memory of the host; None if the training will have another process.
     """
-    if loaded_bytes is None:
-        return Ahead(capture_steps(function, settings), target)
-    before = settled_bytes()
+    before = settled_bytes() if loaded_bytes is not None else 0
     steps = capture_steps(function, settings)
-    return Ahead(steps, target, loaded_bytes + max(0, settled_bytes() - before))
+    home = steps[0].device
+    found = target if isinstance(target, KnownMachine) else target(home)
+    if loaded_bytes is None or home != CPU:
+        return Ahead(steps, found)
+    return Ahead(steps, found, loaded_bytes + max(0, settled_bytes() - before))

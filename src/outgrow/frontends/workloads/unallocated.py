@@ -2,7 +2,8 @@
 
 `Module.to` and its relatives exchange the parameters of a fake module by swapping tensors, which torch
 refuses for tensors that somebody observes, and fake tensors always are (torch 2.13). While a workload is
-built here they put the converted data into the parameter instead, as they do for real tensors.
+built here they put the converted data into the parameter instead, as they do for real tensors. Which device a fake
+tensor is on does not come with its data.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,6 +11,7 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses import FakeTensor
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.fake.fakes import FakeMode
@@ -37,9 +39,16 @@ def _apply(module: nn.Module, convert: Callable[[Tensor], Tensor], recurse: bool
             child._apply(convert)  # some modules have one of their own
     with torch.no_grad():
         for parameter in module.parameters(recurse=False):
-            parameter.data = convert(parameter)
+            _exchange(parameter, convert(parameter))
             if parameter.grad is not None:
-                parameter.grad.data = convert(parameter.grad)
+                _exchange(parameter.grad, convert(parameter.grad))
         for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
             setattr(module, name, convert(buffer))
     return module
+
+
+def _exchange(held: Tensor, converted: Tensor) -> None:
+    """Put converted data into a tensor of a module."""
+    held.data = converted
+    if isinstance(held, FakeTensor):
+        held.fake_device = converted.device
