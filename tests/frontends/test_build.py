@@ -171,3 +171,42 @@ def test_refusals(disk_folder: Path) -> None:
         outgrow.build(lambda: 1 / 0, memory_budget=BUDGET, offload_dir=disk_folder)
     assert resting(deep()) == 0, "models are built as ever afterwards"
     assert open_spill_files() == files
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_a_model_built_for_a_gpu_rests_in_memory_of_the_host(is_moved: bool, disk_folder: Path) -> None:
+    """Made there or moved there, it has its bits, takes no more of the GPU than it may, and trains."""
+    home = torch.device("cuda", 0)
+
+    def made() -> nn.Sequential:
+        if is_moved:
+            return deep().to(home)
+        with home:
+            return deep()
+
+    plain = made()
+    built = outgrow.build(made, memory_budget=BUDGET, offload_dir=disk_folder)
+    assert resident_bytes(item.untyped_storage() for item in built.parameters() if item.nbytes >= MIB) <= BUDGET
+    assert resting(built) > LAYERS // 2
+    for name, parameter in built.named_parameters():
+        assert parameter.device == home
+        assert torch.equal(parameter, plain.get_parameter(name)), name
+    x = torch.randn(8, 1024, device=home)
+
+    def trained(model: nn.Module, budget: str | None) -> list[torch.Tensor]:
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            loss = (model(x) - x).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        run = step if budget is None else outgrow.compile(step, model=model, optimizer=optimizer, memory_budget=budget)
+        return [run(x) for _ in range(3)]
+
+    found, expected = trained(built, "100MiB"), trained(plain, None)
+    assert all(map(torch.equal, found, expected))
+    assert all(map(torch.equal, built.parameters(), plain.parameters()))

@@ -1,8 +1,9 @@
-"""How is a model made that does not fit into memory? As ever, while parameters made before rest on the disk.
+"""How is a model made that does not fit into memory? As ever, while parameters made before rest in the next tier.
 
 Modules make their parameters one after the other, and fill them at once; so does what makes them anew, such as
-`.to(torch.bfloat16)` and `.to_empty`. Whenever parameters together take more than the budget, those made first go to a
-spill file; they stay parameters that can be read and written (`runtime.resting`).
+`.to(torch.bfloat16)`, `.cuda()` and `.to_empty`. Whenever parameters on one device together take more than the budget,
+those made first go to its next tier, a spill file or for a GPU locked memory of the host; they stay parameters that can
+be read and written (`runtime.resting`).
 So the model is the same to the last bit, initialised with the same random numbers, and `outgrow.compile` takes it from
 there: its first step brings in what it needs and leaves the rest where it is.
 """
@@ -17,17 +18,21 @@ from weakref import ref
 
 import torch
 from torch import nn
+from torch._subclasses import FakeTensor
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
+from outgrow.frontends.user.devices import CPU
 from outgrow.runtime import arena
+from outgrow.runtime.device import Cuda
 from outgrow.runtime.freeing import fix_mmap_threshold
-from outgrow.runtime.medium import OnDisk
+from outgrow.runtime.medium import InHost, OnDisk
 from outgrow.runtime.resting import Quota, SpillFile, copied_out, extent_of, in_memory, is_exchangeable
 from outgrow.runtime.tiers import offload_folder
 from outgrow.units import parse_budget, parse_bytes
 
 T = TypeVar("T")
 
+_HOMES = "cpu", "cuda"
 _LEAST_BYTES = 1 << 20
 """Smaller parameters stay in memory."""
 
@@ -42,13 +47,14 @@ def build(
     """Return what `function` returns, a model say, while its parameters take at most `memory_budget` of memory.
 
     Sizes are bytes or strings such as "8GiB". What does not fit rests in a file in `offload_dir` (default: the user's
-    cache folder) of at most `disk_budget` bytes, and goes with the model. One parameter is always in memory while it is
-    filled, however large it is.
+    cache folder) of at most `disk_budget` bytes, and goes with the model. Of parameters on a GPU, which may have as
+    much of that, it rests in locked memory of the host. One parameter is always in memory while it is filled, however
+    large it is.
 
         model = outgrow.build(lambda: Transformer(layers=96), memory_budget="2GiB")
 
     Raises `TypeError` for a model that is made already, `InvalidQuantity` for a size that is none, `TierFailure` if the
-    folder cannot be used or the disk is full.
+    folder cannot be used, the disk is full, or memory of the host is too short or cannot be locked.
     """
     if isinstance(function, nn.Module) or not callable(function):
         raise TypeError(
@@ -60,7 +66,7 @@ def build(
     quota.hold(file)
     if arena.install():
         fix_mmap_threshold(_LEAST_BYTES)
-    made = _Made(file, parse_budget(memory_budget))
+    made = _Made(parse_budget(memory_budget), {CPU: _Room(file)})
     hook = register_module_parameter_registration_hook(made.registered)
     try:
         with _noting_conversions(made):
@@ -70,35 +76,54 @@ def build(
 
 
 @dataclass
-class _Made:
-    """What was made for parameters and is in memory, the first one in front, and about what it takes."""
+class _Room:
+    """What was made for parameters and is in memory of a device, the first one in front, and about what it takes."""
 
     file: SpillFile
-    budget_bytes: int
     waiting: deque["ref[torch.UntypedStorage]"] = field(default_factory=deque["ref[torch.UntypedStorage]"])
     held_bytes: int = 0
 
-    def registered(self, _module: nn.Module, _name: str, parameter: nn.Parameter | None) -> None:
-        """Note a parameter before it is filled, and send those made before to the disk as need be."""
-        if parameter is not None:
-            self.note(parameter)
+    @staticmethod
+    def of_gpu(home: torch.device) -> "_Room":
+        """Return that of a GPU, of which nothing has been made yet."""
+        device = Cuda(home)
+        return _Room(SpillFile(InHost(device.torch_device, device.streams, device.lock)))
 
-    def note(self, values: torch.Tensor) -> None:
-        """Note what a parameter is made of, and send what was made before to the disk as need be."""
-        if values.device.type != "cpu" or values.nbytes < _LEAST_BYTES:
-            return
-        last = values.untyped_storage()
+    def note(self, last: torch.UntypedStorage, budget_bytes: int) -> None:
+        """Note what was made last, and send what was made before to the next tier as need be."""
         if extent_of(last) is not None or (self.waiting and self.waiting[-1]() is last):
             return
         self.waiting.append(ref(last))
         self.held_bytes += last.nbytes()
-        if self.held_bytes > self.budget_bytes:
+        if self.held_bytes > budget_bytes:
             alive = (found for one in self.waiting if (found := one()) is not None)
             self.held_bytes = sum(found.nbytes() for found in in_memory(alive))
-        while self.held_bytes > self.budget_bytes and len(self.waiting) > 1:
+        while self.held_bytes > budget_bytes and len(self.waiting) > 1:
             first = self.waiting.popleft()()
             if first is not None and first is not last:
                 self.held_bytes -= _rested(first, self.file)
+
+
+@dataclass
+class _Made:
+    """What was made for parameters, by device, of which each may have the budget."""
+
+    budget_bytes: int
+    rooms: dict[torch.device, _Room]
+
+    def registered(self, _module: nn.Module, _name: str, parameter: nn.Parameter | None) -> None:
+        """Note a parameter before it is filled, and send those made before to the next tier as need be."""
+        if parameter is not None:
+            self.note(parameter)
+
+    def note(self, values: torch.Tensor) -> None:
+        """Note what a parameter is made of, and send what was made before to the next tier as need be."""
+        home = values.device
+        if home.type not in _HOMES or values.nbytes < _LEAST_BYTES or isinstance(values, FakeTensor):
+            return
+        if home not in self.rooms:
+            self.rooms[home] = _Room.of_gpu(home)
+        self.rooms[home].note(values.untyped_storage(), self.budget_bytes)
 
 
 @contextmanager
@@ -123,7 +148,7 @@ def _noting_conversions(made: _Made) -> Iterator[None]:
 
 
 def _rested(storage: torch.UntypedStorage, file: SpillFile) -> int:
-    """Send a storage to the disk; returns the bytes of memory that this freed."""
+    """Send a storage to the next tier; returns the bytes of memory that this freed."""
     if extent_of(storage) is not None or not is_exchangeable(storage):
         return 0
     copied_out(storage, file.take(storage.nbytes()))

@@ -54,9 +54,10 @@ _STAYS = (
 )
 _READS = "aten._local_scalar_dense.default"
 _WAITS = (
-    "The step reads {} numbers from the GPU, and the host waits for each in every step. If they are the counters of an "
-    "optimizer, which are there by torch.set_default_device, make it with capturable=True; if a checkpoint has brought "
-    "them there, load it with map_location='cpu'."
+    "The step reads {} numbers from the GPU, and the host waits for each in every step. Return a loss as a tensor, and "
+    "read it (.item()) where you print it. If they are the counters of an optimizer, which are there by "
+    "torch.set_default_device, make it with capturable=True; if a checkpoint has brought them there, load it with "
+    "map_location='cpu'."
 )
 _idle: "WeakSet[OnDevice]" = WeakSet()
 """Whole steps that do not run now."""
