@@ -147,6 +147,25 @@ def test_a_device_that_others_fill_is_named() -> None:
     assert all(torch.equal(before[name], tensor) for name, tensor in ours.model.state_dict().items())
 
 
+@pytest.mark.parametrize("getting_ready", ["machine_of", "Rehearsal.of", "BesideDevice.ready"])
+def test_a_device_without_room_to_get_ready_is_named(getting_ready: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What measures, tries ops or brings state home finds no memory; nothing is changed, and a later call goes well."""
+
+    def full(*_args: object, **_options: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+
+    device = StandIn()
+    ours, x = _small(device)
+    before = [tensor.clone() for tensor in ours._training.models[0].parameters()]
+    with monkeypatch.context() as others:
+        others.setattr(f"outgrow.frontends.platforms.on_device.{getting_ready}", full)
+        others.setattr(rehearsal, "_KNOWN", {})
+        with pytest.raises(DeviceFull, match=r"too little memory left .* Tried to allocate 20\.00 MiB"):
+            Step(ours._step, ours._training, Settings.of("2MiB"), name="", device=device)(x)
+    assert all(map(torch.equal, before, ours._training.models[0].parameters()))
+    ours(x)
+
+
 def test_ops_are_tried_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """While a step of another shape is rehearsed, the arena is given back, and state rests if it leaves no room."""
     ours, device = resnet(), StandIn()

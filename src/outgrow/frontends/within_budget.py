@@ -12,10 +12,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
 
-import torch
-
 from outgrow.analysis.cost import Cost, costs_of
-from outgrow.errors import Infeasible
+from outgrow.errors import DeviceFull, Infeasible
 from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.preparing.kept import planned_or_kept
 from outgrow.frontends.preparing.overhead import within
@@ -139,7 +137,7 @@ def _floor(demand: Demand, floor_bytes: int) -> int:
             _quick(demand, floor_bytes)
         except Infeasible as refusal:
             floor_bytes = refusal.floor_bytes
-        except torch.OutOfMemoryError:
+        except DeviceFull:
             break
         else:
             break

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from outgrow.analysis.cost import Cost
 from outgrow.analysis.sinking import sunk
+from outgrow.errors import DeviceFull
 from outgrow.frontends.lowering.lower import lower
 from outgrow.frontends.platforms.beside_device import BesideDevice
 from outgrow.frontends.platforms.on_cpu import OnCpu
@@ -59,6 +60,10 @@ _WAITS = (
     "torch.set_default_device, make it with capturable=True; if a checkpoint has brought them there, load it with "
     "map_location='cpu'."
 )
+_FULL = (
+    "The device has too little memory left to get the step ready: {} Nothing has been changed. Lower the memory "
+    "budget, or end what else uses the device."
+)
 _idle: "WeakSet[OnDevice]" = WeakSet()
 """Whole steps that do not run now."""
 _idle_lock = RLock()
@@ -83,6 +88,15 @@ def platform_of(settings: Settings, home: torch.device, device: BesideHost | Non
             "on a GPU has no file."
         )
     return OnDevice(settings, device)
+
+
+@contextmanager
+def _with_room() -> Iterator[None]:
+    """Get a step ready. Raises `DeviceFull` where torch finds no memory for what that takes."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise DeviceFull(_FULL.format(error)) from error
 
 
 class OnDevice:
@@ -129,6 +143,7 @@ class OnDevice:
         self._beside.rest([tensor for name, tensor in given.tensors.items() if name not in staying])
         self._device.give_back()
 
+    @_with_room()
     def machine(self) -> Machine:
         return self._beside.known_to(machine_of(self._device, int(self._budget_bytes * _SHARE_MEASURED)))
 
@@ -156,6 +171,7 @@ class OnDevice:
     def least_bytes(self) -> int:
         return ALIGNMENT_BYTES
 
+    @_with_room()
     def program(self, captured: Captured, prepared: Planned) -> Program:
         graph = prepared.derived
         if not self._rehearsal.knows(graph):
@@ -180,6 +196,7 @@ class OnDevice:
     def install(self) -> None:
         """The allocator is directed from the beginning."""
 
+    @_with_room()
     def make_ready(self, program: Program, tensors: Mapping[str, Tensor], capacity_bytes: int) -> Spill | None:
         addresses = program.placed
         spill, was_here = self._beside.ready(program, tensors, self._arena.close)

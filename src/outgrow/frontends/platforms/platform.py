@@ -39,7 +39,7 @@ class Platform(Protocol):
         ...
 
     def machine(self) -> Machine:
-        """Return the rates, measured once."""
+        """Return the rates, measured once. Raises `DeviceFull`."""
         ...
 
     def known(self, captured: Captured, progress: Callable[[str, float], None]) -> Mapping[str, Cost]:
@@ -59,7 +59,7 @@ class Platform(Protocol):
         ...
 
     def program(self, captured: Captured, prepared: Planned) -> Program:
-        """Return the program of a plan."""
+        """Return the program of a plan. Raises `DeviceFull`."""
         ...
 
     def needed_bytes(self, prepared: Planned, program: Program) -> int:
