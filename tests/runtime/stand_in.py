@@ -99,6 +99,9 @@ class Threads:
 
         self.give(lane, move)
 
+    def follow(self) -> None:
+        """Operators run at once."""
+
     def settle(self) -> None:
         for lane in Lane:
             self.mark(lane).wait()

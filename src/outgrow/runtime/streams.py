@@ -50,6 +50,13 @@ class Streams(Protocol):
         """Give a lane a copy of bytes; the host goes on at once if the host's side of it is page-locked."""
         ...
 
+    def follow(self) -> None:
+        """Let operators that are called from now on run behind those that were called on another stream of the user's.
+
+        What a step leaves in its arena is of the stream that was current then, and the next step has the same arena.
+        """
+        ...
+
     def settle(self) -> None:
         """Let the host wait until all lanes have done their work."""
         ...
@@ -78,6 +85,7 @@ class _Event:
 class CudaStreams:
     """The streams of a CUDA device: operators run on the one that is current when they are called.
 
+    When another one is current than before, it waits for that: users who only read may call a step on two in turn.
     Its copies never allocate, and no operator runs on their streams: what the libraries keep for each stream
     (workspaces of matrix products) is there once.
     """
@@ -109,6 +117,9 @@ class CudaStreams:
         finally:
             torch.cuda.set_stream(before)
 
+    def follow(self) -> None:
+        self._stream(Lane.COMPUTE)
+
     def settle(self) -> None:
         for lane in Lane:
             self._stream(lane).synchronize()
@@ -117,5 +128,6 @@ class CudaStreams:
         if lane is not Lane.COMPUTE:
             return self._copying[lane]
         if torch._C._cuda_getCurrentRawStream(self._index) != self._current.cuda_stream:  # noqa: SLF001 - quickly asked
-            self._current = torch.cuda.current_stream(self._device)
+            before, self._current = self._current, torch.cuda.current_stream(self._device)
+            self._current.wait_stream(before)
         return self._current

@@ -199,6 +199,7 @@ class OnDevice:
     @_with_room()
     def make_ready(self, program: Program, tensors: Mapping[str, Tensor], capacity_bytes: int) -> Spill | None:
         addresses = program.placed
+        self._device.streams.follow()
         spill, was_here = self._beside.ready(program, tensors, self._arena.close)
         if was_here:
             self._device.give_back()
