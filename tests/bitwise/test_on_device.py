@@ -107,6 +107,17 @@ def test_the_floor_has_a_plan() -> None:
     raise AssertionError("the budgets that were named are too small")
 
 
+def test_ample_room_does_not_raise_the_floor() -> None:
+    """A step has the holes of what it takes, not of all that it may take."""
+    floors: list[int] = []
+    for budget in ("1GiB", "1TiB"):
+        ours = resnet()
+        step = on(StandIn(), ours, budget)
+        step(*ours.batches[0])
+        floors.append(step.plan.floor_bytes)
+    assert floors[1] < 1.1 * floors[0]
+
+
 def _arena_bytes(step: Step) -> int:
     platform = step._platform
     assert isinstance(platform, OnDevice)

@@ -20,6 +20,7 @@ from outgrow.frontends.preparing.overhead import within
 from outgrow.frontends.tracing.captured import Captured
 from outgrow.ir.machine import Machine
 from outgrow.plan import UNLIMITED, Budget
+from outgrow.planning.floor import needed_bytes
 from outgrow.planning.order.lean import Orders
 from outgrow.planning.planned import Planned
 from outgrow.planning.problem import Problem
@@ -29,7 +30,7 @@ from outgrow.units import format_bytes
 
 _ROOMY, _ROOMY_BYTES = 2, 64 << 20
 _HOLES_SHARE = 1 / 256
-"""The first plan is made for this share less than the capacity, to leave room for holes."""
+"""The first plan leaves this share of the capacity to holes, at most of what the step needs in core."""
 _LEAST_LESS_SHARE = 1 / 128
 """If its program still needs too much, the next plan gets at least this share of the budget less."""
 _THOROUGH = 2
@@ -99,6 +100,11 @@ class Demand:
         """The orders of the step, which all plans share."""
         return Orders(self.problem)
 
+    @cached_property
+    def in_core_bytes(self) -> int:
+        """What the captured step needs as it is."""
+        return needed_bytes(self.problem)
+
     def capacity_bytes(self, limit_bytes: int) -> int:
         """What the overhead leaves of a budget; 0 if the overhead is larger."""
         return max(0, limit_bytes - self.overhead_within(limit_bytes))
@@ -149,7 +155,7 @@ def _quick(demand: Demand, limit_bytes: int) -> _Fitted:
 
     Raises `Infeasible` where no plan has a program that fits.
     """
-    less = usual = int(demand.capacity_bytes(limit_bytes) * _HOLES_SHARE)
+    less = usual = int(min(demand.capacity_bytes(limit_bytes), demand.in_core_bytes) * _HOLES_SHARE)
     while True:
         try:
             prepared = _prepared(demand, limit_bytes, less, is_quick=True)
