@@ -107,6 +107,13 @@ def test_the_floor_has_a_plan() -> None:
     raise AssertionError("the budgets that were named are too small")
 
 
+def test_a_budget_beyond_the_device_is_told() -> None:
+    """Its own memory counts, not that of the machine."""
+    ours = resnet()
+    with pytest.warns(Remark, match=r"budget of 2\.00 GiB is more than cpu has: 1\.00 GiB"):
+        on(StandIn(memory_bytes=1 << 30), ours, "2GiB")
+
+
 def test_ample_room_does_not_raise_the_floor() -> None:
     """A step has the holes of what it takes, not of all that it may take."""
     floors: list[int] = []

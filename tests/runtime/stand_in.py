@@ -135,6 +135,7 @@ class StandIn:
     torch_device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     unseen_bytes: int = 0
     slack_bytes: int = 0
+    memory_bytes: int = 1 << 60
     most_bytes: int | None = None
     locks: bool = True
     reads_pages: bool = False

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -11,6 +11,7 @@ from outgrow.frontends.preparing.ahead import Ahead, KnownMachine, known_machine
 from outgrow.frontends.preparing.load import load_remark
 from outgrow.frontends.preparing.settings import remark_beyond_memory
 from outgrow.frontends.preparing.warmup import warm_up
+from outgrow.frontends.user.devices import CPU
 from outgrow.frontends.workloads.loading import load_workload_function
 from outgrow.frontends.workloads.workload import Workload
 from outgrow.ir.machine import Machine
@@ -19,7 +20,9 @@ from outgrow.report.findings import Findings
 from outgrow.report.output import write_atomically
 from outgrow.report.page import render_page
 from outgrow.report.progress import Narrator
+from outgrow.runtime.device import Cuda
 from outgrow.runtime.freeing import settled_bytes
+from outgrow.runtime.process import machine_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +84,9 @@ class Prospect:
         function = load_workload_function(job.workload)
         if job.machine is not None:
             return Prospect(function, KnownMachine(job.machine), None)
-        if job.budget_bytes is not None:
-            remark_beyond_memory(job.budget_bytes)
         remark = load_remark()
         baseline_bytes = warm_up(job.kernels)
-        target = partial(known_machine, job.offload_dir)
+        target = cache(partial(_at_hand, job))
         return Prospect(function, target, max(0, settled_bytes() - baseline_bytes), remark)
 
     def tell_remark(self, narrator: Narrator) -> None:
@@ -96,3 +97,13 @@ class Prospect:
     def ahead(self, settings: Mapping[str, object]) -> Ahead:
         """Return the steps with these settings."""
         return look_ahead(self.function, settings, self.target, self.loaded_bytes)
+
+
+def _at_hand(job: Job, home: torch.device) -> KnownMachine:
+    """Return the machine at hand for a model with this home; a budget that it does not have is told."""
+    known = known_machine(job.offload_dir, home)
+    if job.budget_bytes is not None and home == CPU:
+        remark_beyond_memory(job.budget_bytes, machine_bytes())
+    elif job.budget_bytes is not None:
+        remark_beyond_memory(job.budget_bytes, Cuda(home).memory_bytes, str(home))
+    return known

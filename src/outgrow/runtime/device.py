@@ -34,6 +34,11 @@ class BesideHost(Protocol):
     """What it may take beyond what a run has shown."""
 
     @property
+    def memory_bytes(self) -> int:
+        """The bytes of memory that it has, whoever takes them."""
+        ...
+
+    @property
     def reads_pages(self) -> bool:
         """Whether it reads memory of the host that is not locked."""
         ...
@@ -134,6 +139,10 @@ class Cuda:
         index = torch.cuda.current_device() if index is None else index
         self.torch_device = torch.device("cuda", index)
         self.streams: Streams = CudaStreams(self.torch_device)
+
+    @property
+    def memory_bytes(self) -> int:
+        return torch.cuda.get_device_properties(self.torch_device).total_memory
 
     @property
     def reads_pages(self) -> bool:

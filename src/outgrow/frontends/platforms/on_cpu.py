@@ -25,6 +25,7 @@ from outgrow.runtime.heap import Heap
 from outgrow.runtime.medium import OnDisk
 from outgrow.runtime.memory import give_back_mapped
 from outgrow.runtime.numbered import numbers_of
+from outgrow.runtime.process import machine_bytes
 from outgrow.runtime.program import Program
 from outgrow.runtime.recording import Recording
 from outgrow.runtime.resting import bring_home, in_memory, is_exchangeable
@@ -48,7 +49,7 @@ class OnCpu:
 
     def __init__(self, settings: Settings) -> None:
         settings.require_disk()
-        remark_beyond_memory(settings.budget_bytes)
+        remark_beyond_memory(settings.budget_bytes, machine_bytes())
         note_exports()
         self.cache: CostCache = open_cost_cache()
         self._folder = settings.folder

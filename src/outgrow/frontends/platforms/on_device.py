@@ -27,7 +27,7 @@ from outgrow.frontends.platforms.on_cpu import OnCpu
 from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.preparing.measure import CostCache, machine_of, open_cost_cache
 from outgrow.frontends.preparing.rehearsal import Rehearsal, Rehearsed
-from outgrow.frontends.preparing.settings import Settings
+from outgrow.frontends.preparing.settings import Settings, remark_beyond_memory
 from outgrow.frontends.tracing.captured import Captured, Given
 from outgrow.frontends.user.devices import CPU
 from outgrow.ir.graph import Graph, Op, Role
@@ -106,6 +106,7 @@ class OnDevice:
     anchored = True
 
     def __init__(self, settings: Settings, device: BesideHost) -> None:
+        remark_beyond_memory(settings.budget_bytes, device.memory_bytes, str(device.torch_device))
         self.cache: CostCache = open_cost_cache(device.name)
         self._device, self._budget_bytes = device, settings.budget_bytes
         self.slack_bytes = device.slack_bytes

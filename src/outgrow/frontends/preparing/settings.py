@@ -5,7 +5,6 @@ from pathlib import Path
 
 from outgrow.planning.names import KERNELS, PLANNER_NAMES
 from outgrow.remarks import remark
-from outgrow.runtime.process import machine_bytes
 from outgrow.runtime.resting import Quota
 from outgrow.runtime.tiers import DiskTier, offload_folder
 from outgrow.units import format_bytes, parse_budget, parse_bytes
@@ -56,8 +55,8 @@ class Settings:
         DiskTier(self.folder, 1 << 20).close()
 
 
-def remark_beyond_memory(budget_bytes: int) -> None:
-    """Warn of a budget that this machine does not have; it may be meant: then nothing is to move."""
-    if budget_bytes > machine_bytes():
-        found = format_bytes(machine_bytes())
-        remark(f"The memory budget of {format_bytes(budget_bytes)} is more than this machine has: {found}.")
+def remark_beyond_memory(budget_bytes: int, memory_bytes: int, whose: str = "this machine") -> None:
+    """Warn of a budget that a machine or a device does not have; it may be meant: then nothing is to move."""
+    if budget_bytes > memory_bytes:
+        found = format_bytes(memory_bytes)
+        remark(f"The memory budget of {format_bytes(budget_bytes)} is more than {whose} has: {found}.")
