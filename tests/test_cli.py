@@ -681,6 +681,13 @@ def test_a_step_is_divided_among_workers(outgrow: Command, toy: Path, tmp_path: 
     assert (refused.status, "'0' is not a whole number of 1 or more" in refused.err) == (2, True)
 
 
+def test_a_workload_on_a_gpu_is_not_divided(outgrow: Command, toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers of a mesh are on the CPU, and so is a workload that `partition` takes."""
+    monkeypatch.setattr("outgrow.frontends.workers.divisible.home_of", lambda _training: torch.device("cuda", 0))
+    said = refusal(outgrow("partition", f"{toy}:perceptron", "--workers=2"))
+    assert "has its model on cuda:0, and steps of models on the CPU are divided" in said
+
+
 def test_a_divided_step_is_predicted_on_a_machine(outgrow: Command, toy: Path, tmp_path: Path) -> None:
     """`partition --machine` tells the seconds, those of exchanges among them, within the budget of each device."""
     out = tmp_path / "division.json"

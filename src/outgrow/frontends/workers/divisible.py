@@ -12,9 +12,11 @@ import torch
 import torch.utils._pytree as pytree
 
 from outgrow.analysis.cost import Cost, cost_key, costs_of
+from outgrow.errors import InvalidWorkload
 from outgrow.frontends.tracing.assembly import captured_from
 from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.tracing.trace import Traced, trace
+from outgrow.frontends.user.devices import CPU, home_of
 from outgrow.frontends.user.state import Training
 from outgrow.frontends.workers.dataflow import divisible_dataflow, put_back
 from outgrow.frontends.workers.divided import divided
@@ -52,11 +54,17 @@ class Divisible:
 def divisible(function: Callable[..., Workload], settings: Mapping[str, object]) -> Divisible:
     """Build a workload without memory and trace its step.
 
-    Raises `InvalidWorkload` where the workload cannot be built, and `Uncapturable` where its step needs the content of
-    a tensor.
+    Raises `InvalidWorkload` where the workload cannot be built or is not of the CPU, and `Uncapturable` where its step
+    needs the content of a tensor.
     """
     workload = build_unallocated(function, settings)
     training, batch = Training((workload.model,), (workload.optimizer,)), tuple(workload.batches[0])
+    home = home_of(training)
+    if home != CPU:
+        raise InvalidWorkload(
+            f"The workload has its model on {home}, and steps of models on the CPU are divided. Build it there: a "
+            "machine says what workers compute on."
+        )
     with blamed_on("the step cannot be captured"), one_by_one(training):
         traced = trace(workload.step, training, batch, {})
     found = Divisible(traced, pytree.tree_leaves((batch, {})), divisible_dataflow(traced))
