@@ -1,5 +1,6 @@
 """A loop that trains by parts on a device beside the host has the bits of eager, and parts keep within the budget."""
 
+import gc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -181,6 +182,24 @@ def test_idle_arenas_make_room(device: StandIn) -> None:
                 assert all(map(torch.equal, found, _gradients(module, module(x))))
             del pair, result
     assert device.high_water_bytes() <= budget
+
+
+@pytest.mark.parametrize("is_released", [True, False])
+def test_what_is_kept_for_runs_that_come_is_given_back(device: StandIn, *, is_released: bool) -> None:
+    """At the end of a loop that is not the user's own, and once nobody holds a plan."""
+    module = nn.Sequential(nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 10))
+    model = by_parts(device, AMPLE)(module)
+    _gradients(module, model(batch()[0]))
+    (shared,) = dynamo.budgets()
+    assert shared.resting_bytes() > 0
+    if is_released:
+        dynamo.InPlace(shared.settings).release()
+    else:
+        del model
+        torch._dynamo.reset()
+        gc.collect()
+        assert not shared.plans
+    assert shared.resting_bytes() == 0
 
 
 def _gradients(module: nn.Module, result: Tensor) -> tuple[Tensor, ...]:

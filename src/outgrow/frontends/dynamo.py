@@ -112,6 +112,7 @@ class InPlace:
             module, before = self._before.pop()
             module._compiled_call_impl = before
         for shared in _SHARED.values():
+            shared.give_back()
             shared.platform.keep_at_most(0)
 
     def _part(self, module: fx.GraphModule, _example_inputs: Sequence[object]) -> Part:

@@ -216,7 +216,8 @@ class Part:
 
     def _use(self, shared: Shared, key: Hashable, ready: Ready) -> None:
         """Let a plan serve from now on."""
-        self._ready[key] = shared.plans[ready.number] = ready
+        self._ready[key] = ready
+        shared.hold(ready)
 
     def _captured_again(self, asked: "_Asked", begun: Beginning, arrival: Arrival) -> Captured | None:
         """Return the part captured for gradients of this arrival; None if its forward pass is another one."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary, finalize
 
 import torch.utils._pytree as pytree
 from torch import Tensor
@@ -127,6 +127,16 @@ class Shared:
         """Give back what idle platforms keep for the next run."""
         for platform in self.idle:
             platform.close()
+
+    def hold(self, ready: "Ready") -> None:
+        """Count a plan among those that somebody holds; once there are none, nobody runs on idle platforms any more."""
+        if ready.number not in self.plans:
+            finalize(ready, self._let_go).atexit = False
+        self.plans[ready.number] = ready
+
+    def _let_go(self) -> None:
+        if not any(True for _ in self.plans.values()):
+            self.idle.clear()
 
     def note(self, seen_bytes: int = 0) -> None:
         """Note what the process takes at most, before the mark begins again; a run may have seen more."""
