@@ -3,9 +3,12 @@
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 from outgrow.errors import InvalidWorkload
 from outgrow.frontends.workloads.loading import built, load_workload_function
+from outgrow.frontends.workloads.workload import Workload
 from tests.workloads import written
 
 
@@ -91,3 +94,14 @@ def test_a_workload_that_cannot_be_built_is_refused(
     function = load_workload_function(f"{written(tmp_path)}:{name}")
     with pytest.raises(InvalidWorkload, match=reason):
         built(function, settings)
+
+
+def test_a_device_that_torch_is_not_built_for_is_named() -> None:
+    """It is no matter of how the workload is written."""
+
+    def on_xpu() -> Workload:
+        model = nn.Linear(2, 2).xpu()
+        return Workload(model, torch.optim.SGD(model.parameters()), model, batches=[()])
+
+    with pytest.raises(InvalidWorkload, match=r"test_loading\.py:\d+: .*Torch not compiled with XPU enabled"):
+        built(on_xpu, {})

@@ -100,6 +100,8 @@ _OF_FUNCTIONS = (
 NO_LINE = "the step"
 """What is named where no line is known."""
 _NO_FAKE = "no fake impl registered"
+_NOT_BUILT = "Torch not compiled with"
+"""CUDA, or XPU: eager mode has this error too."""
 _PINNED = (
     "this locks memory of the host, which no plan repeats; pin batches outside of the step, as DataLoader does with "
     "pin_memory=True"
@@ -200,7 +202,7 @@ def _reason(error: RuntimeError | TypeError | AssertionError | ZeroDivisionError
         case AssertionError() if "aten._pin_memory" in str(error):
             return _PINNED
         case AssertionError() | NotImplementedError() | ZeroDivisionError() if _is_of_torch(error.__traceback__):
-            return _UNTRACEABLE
+            return None if _NOT_BUILT in str(error) else _UNTRACEABLE
         case _:
             return None
 
