@@ -6,8 +6,9 @@ STEPS ?= 4
 OLDEST ?= 2.11.0
 BIN := .venv/bin
 INSTALLED := .venv/installed
-# Some tests wait, for a disk or for a process: there are two at a time for each processor, up to four.
-SIDE_BY_SIDE := --numprocesses $(shell n=$$(nproc); echo $$((n < 2 ? 2 : 4))) --dist worksteal
+# Some tests wait, for a disk or for a process: there is one more at a time than processors, up to four. With two more
+# each takes longer than is won.
+SIDE_BY_SIDE := --numprocesses $(shell n=$$(nproc); echo $$((n < 3 ? n + 1 : 4))) --dist worksteal
 # Tests start many processes: what Python has compiled stays, whatever the machine says.
 export PYTHONDONTWRITEBYTECODE :=
 

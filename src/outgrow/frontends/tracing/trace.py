@@ -451,7 +451,7 @@ def _observe(
 
 
 def _without_graphs(values: Iterable[object]) -> list[object]:
-    """Return tensors, which no backward pass can go back from, and numbers."""
+    """Return tensors, from which no backward pass can go back, and numbers."""
     return [value.detach() if isinstance(value, Tensor) else value for value in values]
 
 
