@@ -6,9 +6,8 @@ STEPS ?= 4
 OLDEST ?= 2.11.0
 BIN := .venv/bin
 INSTALLED := .venv/installed
-# Some tests wait, for a disk or for a process: there is one more at a time than processors, up to four. With two more
-# each takes longer than is won.
-SIDE_BY_SIDE := --numprocesses $(shell n=$$(nproc); echo $$((n < 3 ? n + 1 : 4))) --dist worksteal
+# There are as many tests at a time as processors, up to four: although some wait, more of them take longer in all.
+SIDE_BY_SIDE := --numprocesses $(shell n=$$(nproc); echo $$((n < 2 ? 2 : n < 4 ? n : 4))) --dist worksteal
 # Tests start many processes: what Python has compiled stays, whatever the machine says.
 export PYTHONDONTWRITEBYTECODE :=
 

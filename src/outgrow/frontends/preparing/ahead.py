@@ -157,8 +157,7 @@ def look_ahead(
     """
     before = settled_bytes() if loaded_bytes is not None else 0
     steps = capture_steps(function, settings)
-    home = steps[0].device
-    found = target if isinstance(target, KnownMachine) else target(home)
-    if loaded_bytes is None or home != CPU:
-        return Ahead(steps, found)
-    return Ahead(steps, found, loaded_bytes + max(0, settled_bytes() - before))
+    home, taken_bytes = steps[0].device, 0
+    if loaded_bytes is not None and home == CPU:
+        taken_bytes = loaded_bytes + max(0, settled_bytes() - before)
+    return Ahead(steps, target if isinstance(target, KnownMachine) else target(home), taken_bytes)
