@@ -14,7 +14,7 @@ import torch
 
 from outgrow.analysis.cost import Cost, costs_of
 from outgrow.errors import Infeasible, InvalidMachine
-from outgrow.frontends.preparing.measure import open_cost_cache, this_device, this_machine
+from outgrow.frontends.preparing.measure import machine_of, open_cost_cache, this_machine
 from outgrow.frontends.preparing.overhead import unseen_overhead_bytes, within
 from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.user.devices import CPU
@@ -52,7 +52,7 @@ def known_machine(offload_dir: Path | None = None, home: torch.device = CPU) -> 
     if not torch.cuda.is_available():
         raise InvalidMachine(f"The model is on {home}, and torch finds no GPU here. Name a machine to plan for.")
     device = Cuda(home)
-    return KnownMachine(this_device(device), open_cost_cache(device.name).known)
+    return KnownMachine(machine_of(device), open_cost_cache(device.name).known)
 
 
 def problem_of(captured: Captured, target: KnownMachine, taken_bytes: int = 0) -> Problem:

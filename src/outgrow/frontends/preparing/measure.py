@@ -50,7 +50,7 @@ class Care:
 
 
 _here: dict[tuple[str, int | None], Machine] = {}
-"""Machines that were measured, by name and by the number of the disk, or of the device."""
+"""Machines that were measured, by name and by the number of the disk."""
 
 
 def this_machine(offload_dir: Path) -> Machine:
@@ -58,14 +58,6 @@ def this_machine(offload_dir: Path) -> Machine:
     key = machine_name(), offload_dir.stat().st_dev if offload_dir.exists() else None
     if key not in _here:
         _here[key] = measured_machine(offload_dir)
-    return _here[key]
-
-
-def this_device(device: BesideHost) -> Machine:
-    """Return the machine of a device with streams with its rates, which a process measures once."""
-    key = device.name, device.torch_device.index
-    if key not in _here:
-        _here[key] = machine_of(device)
     return _here[key]
 
 
