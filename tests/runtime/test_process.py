@@ -33,17 +33,17 @@ def test_memory_that_nobody_has_touched_is_not_present() -> None:
     size, third = 3 * MIB, MIB
     untouched = mmap.mmap(-1, size)
     address = ctypes.addressof(ctypes.c_char.from_buffer(untouched))
-    assert process.present_bytes(address, size) == (0, 0)
+    assert _present(address, size) == (0, 0)
     untouched[third : 2 * third] = b"\1" * third
-    assert process.present_bytes(address, size)[1] in range(third, size)
+    assert _present(address, size)[1] in range(third, size)
     untouched[:] = b"\1" * size
-    assert process.present_bytes(address, size) == (0, size), "Python maps it to be shared"
-    assert process.present_bytes(address + 100, size - 200) == (0, size - 200)
+    assert _present(address, size) == (0, size), "Python maps it to be shared"
+    assert _present(address + 100, size - 200) == (0, size - 200)
     own = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     own[third : 2 * third] = b"\1" * third
-    assert process.present_bytes(ctypes.addressof(ctypes.c_char.from_buffer(own)), size)[0] in range(third, size)
+    assert _present(ctypes.addressof(ctypes.c_char.from_buffer(own)), size)[0] in range(third, size)
     own[:] = b"\1" * size
-    assert process.present_bytes(ctypes.addressof(ctypes.c_char.from_buffer(own)), size) == (size, 0)
+    assert _present(ctypes.addressof(ctypes.c_char.from_buffer(own)), size) == (size, 0)
 
 
 def test_what_is_read_of_files_counts_until_the_mark_is_reset(tmp_path: Path) -> None:
@@ -166,3 +166,8 @@ def test_without_kinds_of_pages_all_are_the_process_own(tmp_path: Path, monkeypa
     limit = process_bytes() + _BYTES
     (tmp_path / "memory.max").write_text(f"{limit}\n")
     assert abs(available_bytes() - _BYTES) < COUNTER_SLACK_BYTES
+
+
+def _present(address: int, size_bytes: int) -> tuple[int, int]:
+    (found,) = process.present_bytes([(address, size_bytes)])
+    return found

@@ -24,10 +24,12 @@ from outgrow.analysis.cost import Cost
 from outgrow.ir.graph import Drop, SwapIn, SwapOut, Wait
 from outgrow.runtime import arena
 from outgrow.runtime.foreknown import Foreknown, course_of
-from outgrow.runtime.program import Call, Geometry, Instruction, Item, Program, Result
+from outgrow.runtime.program import Call, Geometry, Instruction, Program, Result
 
-Gather: TypeAlias = Callable[[Sequence[Any]], tuple[Any, ...]]
+Gather: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]
 """Returns the arguments of a call from the table."""
+Find: TypeAlias = Callable[[Sequence[Any]], Any]
+"""Returns one argument from the table."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -52,7 +54,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Numbered:
-    """A call of `function`, of which all arguments are in the table; if `gather` is None, some are in lists.
+    """A call of `function`, which takes the arguments that `gather` finds in the table, and those found by keyword.
 
     Before it values are `looked_at`. Memory that rests makes room for so much that is held before it, with the
     workspace that nothing serves, and after it, until room is made next (None: it makes no room). The user's own
@@ -61,7 +63,8 @@ class Numbered:
 
     call: Call
     function: Callable[..., object]
-    gather: Gather | None
+    gather: Gather
+    by_keyword: tuple[tuple[str, Find], ...]
     looked_at: tuple[Look, ...]
     entering: tuple[Entering, ...]
     held_before_bytes: int | None
@@ -176,7 +179,8 @@ class _Draft:
     """What is found out of an instruction while others are still to come."""
 
     item: Instruction
-    gather: Gather | None
+    gather: Gather
+    by_keyword: tuple[tuple[str, Find], ...]
     looked_at: tuple[Look, ...]
     entering: tuple[tuple[int, int, Result], ...]
     cleared: tuple[int, ...]
@@ -192,8 +196,16 @@ class _Draft:
                         for at, number, result in self.entering
                     ]
                 )
-                function = _at_once(self.item.function)
-                return Numbered(self.item, function, self.gather, self.looked_at, entering, before_bytes, after_bytes)
+                return Numbered(
+                    self.item,
+                    _at_once(self.item.function),
+                    self.gather,
+                    self.by_keyword,
+                    self.looked_at,
+                    entering,
+                    before_bytes,
+                    after_bytes,
+                )
             case SwapIn():
                 assert after_bytes is not None, "what comes back asks for room"
                 return Arriving(self.item, after_bytes)
@@ -227,10 +239,12 @@ class _Numbering:
 
     def draft(self, position: int, item: Instruction) -> _Draft:
         """Go through an instruction, the next one."""
-        gather, cleared = None, list[int]()
+        gather, by_keyword, cleared = _gathering(()), list[tuple[str, Find]](), list[int]()
         looked_at, entering = list[Look](), list[tuple[int, int, Result]]()
         if isinstance(item, Call):
-            gather = self._gather(item, looked_at)
+            arguments, keywords = self._given(item, looked_at)
+            gather = self._gather(arguments)
+            by_keyword += [(key, self._find(found)) for key, found in keywords.items() if _is_found(found)]
             found = ((at, result) for at, result in enumerate(item.results) if result is not None)
             entering += [(at, self._enter(result), result) for at, result in found]
         elif isinstance(item, Drop) and item.end - item.begin == self._program.sizes[item.storage]:
@@ -238,32 +252,32 @@ class _Numbering:
         dying = tuple(self._program.dies.get(position, ()))
         for storage in dying:
             cleared += self._forget(storage)
-        return _Draft(item, gather, tuple(looked_at), tuple(entering), tuple(cleared), dying)
+        return _Draft(item, gather, tuple(by_keyword), tuple(looked_at), tuple(entering), tuple(cleared), dying)
 
-    def _gather(self, call: Call, looked_at: list[Look]) -> Gather | None:
-        """Return how the arguments of a call are found, and add the values that are made for it."""
+    def _given(self, call: Call, looked_at: list[Look]) -> tuple[list[object], Mapping[str, object]]:
+        """Return the arguments of a call with places in the table for values, and add those that are made for it."""
 
-        def look(name: str) -> Item:
+        def look(name: str) -> Any:
             made = self._made_now(name)
             if made is not None:
                 looked_at.append(made)
-            return 0
+            return _At(self.number_of[name])
 
-        if call.slots or call.keyword_slots:
-            for _, name in call.values:
-                look(name)
-            for _, slot in (*call.slots, *call.keyword_slots):
-                slot(look)
-            return None
-        values = dict(call.values)
-        numbers = list[int]()
-        for at, constant in enumerate(call.constants):
-            if at in values:
-                look(values[at])
-                numbers.append(self.number_of[values[at]])
-            else:
-                numbers.append(self._number(constant))
-        return _gathering(numbers)
+        return call.given(look)
+
+    def _gather(self, arguments: Sequence[object]) -> Gather:
+        """Return how arguments are found in the table, all of them."""
+        if not any(isinstance(item, list) and _is_found(item) for item in arguments):
+            return _gathering([item.number if isinstance(item, _At) else self._number(item) for item in arguments])
+        finders = [self._find(item) for item in arguments]
+        return lambda table: [find(table) for find in finders]
+
+    def _find(self, argument: object) -> Find:
+        """Return how an argument is found in the table."""
+        if isinstance(argument, list) and _is_found(argument):
+            gather = self._gather(argument)
+            return lambda table: [*gather(table)]
+        return itemgetter(argument.number if isinstance(argument, _At) else self._number(argument))
 
     def _made_now(self, name: str) -> Look | None:
         """Give a value that is read its number; return how it is made before, if it is not there."""
@@ -297,6 +311,18 @@ class _Numbering:
     def _forget(self, storage: str) -> list[int]:
         """Let go of the values of a storage, and return their numbers."""
         return [self.number_of[name] for name in self._there.pop(storage, ())]
+
+
+@dataclass(frozen=True, slots=True)
+class _At:
+    """The place of a value in the table."""
+
+    number: int
+
+
+def _is_found(argument: object) -> bool:
+    """Whether an argument is a value, or a list with one in it."""
+    return isinstance(argument, _At) or (isinstance(argument, list) and any(map(_is_found, argument)))
 
 
 def _gathering(numbers: Sequence[int]) -> Gather:

@@ -16,7 +16,7 @@ A kernel that is none of Linux (gVisor's) may have no mark. Steps on a CPU are m
 
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -69,17 +69,22 @@ def without_files(size_bytes: int, status: bytes | None = None) -> int:
     return size_bytes - _of_files_at_mark[0]
 
 
-def present_bytes(address: int, size_bytes: int) -> tuple[int, int]:
-    """Return how many bytes of a range of memory are in RAM now: anonymous ones, and those of files or shared memory.
+def present_bytes(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return how many bytes are in RAM now of ranges of memory, each an address and a size in bytes.
 
-    What nobody has touched yet is not. Where the kernel does not tell, all are anonymous.
+    Of each those of anonymous pages, and those of pages of files or shared memory. What nobody has touched yet is not
+    there. Where the kernel does not tell, all are anonymous.
     """
-    first, last = address // mmap.PAGESIZE, -(-(address + size_bytes) // mmap.PAGESIZE)
     try:
         with Path(_PAGE_MAP).open("rb", buffering=0) as table:
-            entries = os.pread(table.fileno(), (last - first) * _PAGE_ENTRY_BYTES, first * _PAGE_ENTRY_BYTES)
+            return [_present_bytes(table.fileno(), address, size_bytes) for address, size_bytes in ranges]
     except OSError:
-        return size_bytes, 0
+        return [(size_bytes, 0) for _, size_bytes in ranges]
+
+
+def _present_bytes(table: int, address: int, size_bytes: int) -> tuple[int, int]:
+    first, last = address // mmap.PAGESIZE, -(-(address + size_bytes) // mmap.PAGESIZE)
+    entries = os.pread(table, (last - first) * _PAGE_ENTRY_BYTES, first * _PAGE_ENTRY_BYTES)
     pages = np.frombuffer(entries, dtype=np.uint64)
     absent = int(np.count_nonzero(pages < _PRESENT))
     other = int(np.count_nonzero((pages >= _PRESENT) & (pages & _NOT_ANONYMOUS > 0)))

@@ -116,9 +116,6 @@ class Rerun:
             case Drop(storage, begin, end):
                 self._run.drop(storage, begin, end)
 
-    def _lookup(self, name: str) -> Item:
-        return self._table[self._numbers.number_of[name]]
-
     def _look(self, part: Numbered) -> None:
         """Make views that a call reads and nobody has looked at yet."""
         table, run = self._table, self._run
@@ -136,10 +133,10 @@ class Rerun:
             self.memory.leave_free(self._room_bytes - part.held_before_bytes)
         if call.updates:
             self.progress.updating = True
-        if part.gather is None:
-            returned = call.run(self._lookup)
-        else:
-            returned = part.function(*part.gather(self._table), **call.keywords)
+        keywords = call.keywords
+        if part.by_keyword:
+            keywords = {**keywords, **{key: find(self._table) for key, find in part.by_keyword}}
+        returned = part.function(*part.gather(self._table), **keywords)
         self._enter(part, returned)
 
     def _enter(self, part: Numbered, returned: object) -> None:

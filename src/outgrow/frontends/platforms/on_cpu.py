@@ -152,15 +152,18 @@ class OnCpu:
         it is first used.
         """
         give_back_mapped()
-        touched = self._touched
-        return sum(item.nbytes() if item in touched else self._present_bytes(item) for item in in_memory(storages))
+        there = list(in_memory(storages))
+        asked = [item for item in there if item not in self._touched]
+        found = process.present_bytes([(item.data_ptr(), item.nbytes()) for item in asked])
+        lacking = sum(item.nbytes() - self._present_bytes(item, *own) for item, own in zip(asked, found, strict=True))
+        return sum(item.nbytes() for item in there) - lacking
 
-    def _present_bytes(self, storage: torch.UntypedStorage) -> int:
+    def _present_bytes(self, storage: torch.UntypedStorage, present: int, other: int) -> int:
         """What a storage holds of its bytes, which is noted if it is all of them.
 
-        Of a file that others see as well, or shared memory, it holds what is there: no update makes that another's.
+        `present` ones are anonymous, and `other` ones of files or shared memory. Of a file that others see as well, or
+        shared memory, it holds what is there: no update makes that another's.
         """
-        present, other = process.present_bytes(storage.data_ptr(), storage.nbytes())
         if other and not process.is_private(storage.data_ptr()):
             present += other
         if present == storage.nbytes():
