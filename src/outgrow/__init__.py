@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from outgrow.allocator import prefer_huge_pages
 from outgrow.errors import (
     DeviceFull,
+    DeviceLost,
     Divided,
     GraphSyntaxError,
     Infeasible,
@@ -42,6 +43,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "DeviceFull",
+    "DeviceLost",
     "Divided",
     "GraphSyntaxError",
     "Infeasible",

@@ -81,6 +81,10 @@ class DeviceFull(OutgrowError, MemoryError):
     """A device has less memory left than the budget promises: somebody else has taken it."""
 
 
+class DeviceLost(OutgrowError, RuntimeError):
+    """A device has failed, and does nothing any more that this process asks of it."""
+
+
 class WrongInPieces(OutgrowError):
     """An operator that is run in pieces does not give what it gives as a whole."""
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from torch.nn import functional as F
 
 import outgrow
 from outgrow import Infeasible, Workload
-from outgrow.errors import DeviceFull, TierFailure
+from outgrow.errors import DeviceFull, DeviceLost, TierFailure
 from outgrow.frontends.compile import Step, compile_workload
 from outgrow.frontends.platforms import on_device
 from outgrow.frontends.platforms.on_device import OnDevice
@@ -30,12 +31,13 @@ from outgrow.remarks import Remark
 from outgrow.runtime import directed, process
 from outgrow.runtime.device import Cuda, segment_bytes
 from outgrow.runtime.execute import Run
+from outgrow.runtime.pages import Pages
 from outgrow.runtime.pool import HostPool
 from outgrow.runtime.program import Call
 from outgrow.runtime.resting import extent_of, resident_bytes
 from tests.bitwise.models import pooled, resnet, transformer
 from tests.bitwise.test_budgets import Trained, differences, trained
-from tests.runtime.stand_in import StandIn, Threads, sleepy
+from tests.runtime.stand_in import HostMapper, StandIn, Threads, sleepy
 
 pytestmark = pytest.mark.usefixtures("caches_of_its_own")
 PAGE = 1 << 14
@@ -536,6 +538,42 @@ def test_a_failed_step_leaves_state_that_rests(monkeypatch: pytest.MonkeyPatch) 
     step(*ours.batches[0])
     for name, tensor in ours.model.state_dict().items():
         assert torch.equal(tensor, expected.state[ParameterSlot(0, name)]), name
+
+
+def test_a_device_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call in which it does, later ones and `close` say so, and not that a checkpoint helps this process."""
+    device = StandIn()
+    step, x = _small(device)
+    with monkeypatch.context() as broken:
+        broken.setattr(Run, "_call", failing(Run._call, calls=1))
+        device.failed = "an illegal access"
+        with pytest.raises(DeviceLost, match=r"has failed \(an illegal access\).*Start another process"):
+            step(x)
+    step._whole.tear()
+    for call in (partial(step, x), step.close):
+        with pytest.raises(DeviceLost, match="an illegal access"):
+            call()
+
+
+def test_pages_of_a_device_that_has_failed_go_silently() -> None:
+    """Nobody is told a second time when what held them is gone."""
+
+    class Lost(HostMapper):
+        def settle(self) -> None:
+            raise RuntimeError("the device is lost")
+
+    pages = Pages(Lost(PAGE), torch.device("cpu"))
+    pages.have(PAGE)
+    pages.show([0])
+    with pytest.raises(RuntimeError, match="is lost"):
+        pages.close()
+    del pages  # what a finalizer raises is an error of the test
+
+
+@pytest.mark.cuda
+def test_a_gpu_that_works_has_no_failure() -> None:
+    """It is asked by waiting for it."""
+    assert Cuda().failure() is None
 
 
 def failing(call: Callable[[Run, Call], None], calls: int) -> Callable[[Run, Call], None]:

@@ -146,6 +146,7 @@ class StandIn:
     """What it keeps of what was given back to it."""
     high_water: int = 0
     refused: int = 0
+    failed: str | None = None
 
     @property
     def name(self) -> str:
@@ -157,6 +158,9 @@ class StandIn:
 
     def lock(self, address: int, size_bytes: int) -> Callable[[], None] | str:  # noqa: ARG002
         return (lambda: None) if self.locks else "it does not want to"
+
+    def failure(self) -> str | None:
+        return self.failed
 
     def taken_bytes(self) -> int:
         return self.cached + sum(self.rooms) + sum(pages.size_bytes for pages in self.paged)

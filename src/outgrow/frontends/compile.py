@@ -109,16 +109,17 @@ class Step(Generic[P, R]):
         """Run one step.
 
         Raises `Infeasible` below the floor, `Uncapturable` if the step cannot become a graph, `TierFailure` if the
-        disk fails, `TornState` after a failure that left parameters half updated, and `OutOfTurn` while another
-        thread runs a step that shares modules, weights or an optimizer with this one. Within a step that is being
-        captured it is part of that one.
+        disk fails, `DeviceLost` if the GPU does, `TornState` after a failure that left parameters half updated, and
+        `OutOfTurn` while another thread runs a step that shares modules, weights or an optimizer with this one. Within
+        a step that is being captured it is part of that one.
         """
         if get_proxy_mode() is not None:
             return self._step(*args, **kwargs)
-        self._whole.check()
         together = nullcontext() if self._workers is None else self._workers.together()
-        with one_thread(self._training), self._platform.busy(), together:
-            return self._called(*args, **kwargs)
+        with one_thread(self._training), self._platform.busy():
+            self._whole.check()
+            with together:
+                return self._called(*args, **kwargs)
 
     def _called(self, *args: P.args, **kwargs: P.kwargs) -> R:
         arguments = Arguments(args, kwargs)
@@ -252,9 +253,10 @@ class Step(Generic[P, R]):
         """Give the disk space back; weights and optimizer state that rest there come back to memory.
 
         The step can be called again; it reserves space anew. What the machine has no memory for stays on the disk, with
-        a warning, until the model goes.
+        a warning, until the model goes. Raises `DeviceLost` where the GPU has failed.
         """
-        self._entries.close()
+        with self._platform.busy():
+            self._entries.close()
 
 
 def _losses(returned: object) -> list[float | Tensor]:

@@ -61,6 +61,10 @@ class BesideHost(Protocol):
         """Lock pages of the host, as `pool.LockPages` says."""
         ...
 
+    def failure(self) -> str | None:
+        """Return what the device says where it does nothing any more for this process; the host waits for it."""
+        ...
+
     def taken_bytes(self) -> int:
         """Return the bytes of the device that the process takes now."""
         ...
@@ -159,6 +163,13 @@ class Cuda:
 
     def lock(self, address: int, size_bytes: int) -> Callable[[], None] | str:
         return locked_by_cuda(address, size_bytes, self.torch_device)
+
+    def failure(self) -> str | None:
+        try:
+            torch.cuda.synchronize(self.torch_device)
+        except RuntimeError as error:
+            return str(error).splitlines()[0]
+        return None
 
     def taken_bytes(self) -> int:
         return _reserved_bytes(self.torch_device, "current") + pages_taken_bytes(self.torch_device)

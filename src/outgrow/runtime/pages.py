@@ -10,6 +10,7 @@ Nothing is mapped while a step runs: its window is made before. What a window ta
 import ctypes
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Protocol, final
 from weakref import finalize
@@ -64,7 +65,7 @@ class Pages:
         self._mapper, self._device = mapper, str(device)
         self._pages: list[int] = []
         self._windows: dict[int, int] = {}
-        finalize(self, _closed, mapper, self._device, self._pages, self._windows).atexit = False
+        finalize(self, _dropped, mapper, self._device, self._pages, self._windows).atexit = False
 
     @property
     def size_bytes(self) -> int:
@@ -139,6 +140,12 @@ class Unread:
 def taken_bytes(device: torch.device) -> int:
     """Return the bytes of all pages of a device that this process has taken."""
     return _TAKEN[str(device)]
+
+
+def _dropped(mapper: Mapper, device: str, pages: list[int], windows: dict[int, int]) -> None:
+    """Give back what nobody holds any more; a device that has failed takes nothing back before its process ends."""
+    with suppress(RuntimeError):
+        _closed(mapper, device, pages, windows)
 
 
 def _closed(mapper: Mapper, device: str, pages: list[int], windows: dict[int, int]) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from outgrow.analysis.cost import Cost
 from outgrow.analysis.sinking import sunk
-from outgrow.errors import DeviceFull
+from outgrow.errors import DeviceFull, DeviceLost, OutgrowError
 from outgrow.frontends.lowering.lower import lower
 from outgrow.frontends.platforms.beside_device import BesideDevice
 from outgrow.frontends.platforms.on_cpu import OnCpu
@@ -63,6 +63,11 @@ _WAITS = (
 _FULL = (
     "The device has too little memory left to get the step ready: {} Nothing has been changed. Lower the memory "
     "budget, or end what else uses the device."
+)
+_LOST = (
+    "{} has failed ({}), and does nothing any more for this process, so what was on it is lost. Start another process, "
+    "from the last checkpoint. If the step is at fault, as by an index that is out of range, the environment variable "
+    "CUDA_LAUNCH_BLOCKING=1 lets its failure name the operator."
 )
 _idle: "WeakSet[OnDevice]" = WeakSet()
 """Whole steps that do not run now."""
@@ -116,13 +121,22 @@ class OnDevice:
         self._beside = BesideDevice(device, settings)
         self._nothing = Unread(device.pages(), device.torch_device)
         self._baseline_bytes: int | None = None
+        self._failure: str | None = None
 
     @contextmanager
     def busy(self) -> Iterator[None]:
+        """Raises `DeviceLost` where the block fails because the device does, and from then on at once."""
+        if self._failure is not None:
+            raise DeviceLost(_LOST.format(self._device.torch_device, self._failure))
         with _idle_lock:
             _idle.discard(self)
         try:
             yield
+        except (RuntimeError, OutgrowError) as error:
+            self._failure = self._device.failure()
+            if self._failure is None:
+                raise
+            raise DeviceLost(_LOST.format(self._device.torch_device, self._failure)) from error
         finally:
             with _idle_lock:
                 _idle.add(self)

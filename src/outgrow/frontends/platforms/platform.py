@@ -122,7 +122,7 @@ class Platform(Protocol):
         ...
 
     def busy(self) -> AbstractContextManager[None]:
-        """Run a step in a block: nobody else takes what is kept for it meanwhile."""
+        """Run a step in a block: nobody else takes what is kept for it meanwhile. Raises `DeviceLost`."""
         ...
 
     def held_bytes(self, storages: Iterable[torch.UntypedStorage]) -> int:
