@@ -605,7 +605,7 @@ def test_nobody_begins_a_step_while_idle_ones_are_looked_for(monkeypatch: pytest
             return super().__iter__()
 
     platform = OnDevice(Settings.of("1GiB"), StandIn())
-    monkeypatch.setattr(on_device, "_idle", Watched())
+    monkeypatch.setattr(on_device, "_known", Watched())
     assert platform.idle_bytes() == 0
     platform.baseline_bytes([])
     assert begun == [False, False]

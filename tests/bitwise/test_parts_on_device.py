@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.optim import AdamW, Optimizer, RAdam
 
 from outgrow.frontends import dynamo
+from outgrow.frontends.compile import Step
 from outgrow.frontends.parts import parts
 from outgrow.frontends.parts.shared_budget import Shared
 from outgrow.frontends.platforms.on_device import OnDevice
 from outgrow.frontends.preparing.settings import Settings
+from outgrow.frontends.user.state import Training
 from outgrow.ir.graph import SwapIn
 from outgrow.runtime.device import Cuda
 from outgrow.runtime.planned_arena import PlannedMemory
@@ -222,3 +225,27 @@ def test_parts_on_a_gpu_have_the_bits_of_eager(
     dynamo.forget()
     assert found.losses == expected.losses
     assert all(map(torch.equal, found.tensors, expected.tensors))
+
+
+def test_idle_parts_make_room_for_a_whole_step(device: StandIn) -> None:
+    """What they keep for their next runs is no part of its baseline, and is given back where it lacks room."""
+    torch.manual_seed(0)
+    model, budget = nn.Linear(64, 64), 2 * MIB
+    x = torch.randn(512, 64)
+
+    def step(x: Tensor) -> Tensor:
+        loss = F.relu(model(x)).square().mean()
+        loss.backward()
+        return loss.detach()
+
+    module = nn.Sequential(nn.Linear(64, 320), nn.ReLU(), nn.Linear(320, 64))
+    by_part = by_parts(device, budget)(module)
+    _gradients(module, by_part(x))
+    (shared,) = dynamo.budgets()
+    assert shared.resting_bytes() > MIB
+    whole = Step(step, Training((model,), ()), Settings.of(budget), name="", device=device)
+    assert shared.resting_bytes() == 0
+    for _ in range(3):
+        whole(x)
+        assert whole.process_bytes <= budget
+        _gradients(module, by_part(x))

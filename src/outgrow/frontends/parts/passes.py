@@ -39,13 +39,12 @@ class Waiting:
         self.shared, self.ready, self._pause = shared, ready, Pause(others_bytes, 0)
         feed = calls.Feed(ready.captured.given(NOBODY, [*map(plain, args)]), ready.program, NOBODY)
         self.platform = shared.taken(ready.program)
-        try:
+        with ExitStack() as busy:
+            busy.callback(shared.idle.append, self.platform)
+            busy.enter_context(self.platform.busy())
             run = self._made_ready(feed)
             self.run = again(run, [] if ready.runs else None, _staying(ready, args, run))
-        except BaseException:
-            shared.idle.append(self.platform)
-            raise
-        self.end = finalize(self, _end, shared, ready, self.platform, self.run)
+            self.end = finalize(self, _end, ready, self.platform, self.run, busy.pop_all())
         with self.ended_by_errors():
             self.run.start()
 
@@ -111,15 +110,15 @@ def _staying(ready: Ready, args: Sequence[object], run: Running) -> Iterator[str
     return (name for name, leaf in leaves.items() if name in run.storages and isinstance(args[leaf], nn.Parameter))
 
 
-def _end(shared: Shared, ready: Ready, platform: Platform, run: Running) -> None:
+def _end(ready: Ready, platform: Platform, run: Running, busy: ExitStack) -> None:
     """Let others have the platform of a run; a run that is not over lets go of everything."""
-    try:
-        if run.position < len(run.program.instructions):
-            run.abandon()
-    finally:
-        if ready.is_closed:
-            platform.forget(ready.program)
-        shared.idle.append(platform)
+    with busy:
+        try:
+            if run.position < len(run.program.instructions):
+                run.abandon()
+        finally:
+            if ready.is_closed:
+                platform.forget(ready.program)
 
 
 def returned(ready: Ready, run: Running) -> tuple[list[object], list[list[Tensor]]]:

@@ -69,9 +69,10 @@ _LOST = (
     "from the last checkpoint. If the step is at fault, as by an index that is out of range, the environment variable "
     "CUDA_LAUNCH_BLOCKING=1 lets its failure name the operator."
 )
-_idle: "WeakSet[OnDevice]" = WeakSet()
-"""Whole steps that do not run now."""
+_known: "WeakSet[OnDevice]" = WeakSet()
+"""What whole steps and parts run on."""
 _idle_lock = RLock()
+"""Whoever holds it looks at what does not run now, and nobody begins."""
 _TRIED_AT_ONCE = 2
 """Trying an op takes up to twice the bytes that it touches: of two runs both hold their results."""
 
@@ -122,6 +123,9 @@ class OnDevice:
         self._nothing = Unread(device.pages(), device.torch_device)
         self._baseline_bytes: int | None = None
         self._failure: str | None = None
+        self._is_busy = False
+        with _idle_lock:
+            _known.add(self)
 
     @contextmanager
     def busy(self) -> Iterator[None]:
@@ -129,7 +133,7 @@ class OnDevice:
         if self._failure is not None:
             raise DeviceLost(_LOST.format(self._device.torch_device, self._failure))
         with _idle_lock:
-            _idle.discard(self)
+            self._is_busy = True
         try:
             yield
         except (RuntimeError, OutgrowError) as error:
@@ -138,8 +142,7 @@ class OnDevice:
                 raise
             raise DeviceLost(_LOST.format(self._device.torch_device, self._failure)) from error
         finally:
-            with _idle_lock:
-                _idle.add(self)
+            self._is_busy = False
 
     def make_room(self, given: Given) -> None:
         """Give arenas back; if there is still little room, let all state rest until the first step.
@@ -304,9 +307,9 @@ class OnDevice:
         return sum(other.resting_bytes() for other in self._idle_beside())
 
     def _idle_beside(self) -> list["OnDevice"]:
-        """Other steps of this device that do not run."""
+        """Other steps, and parts, of this device that do not run."""
         with _idle_lock:
-            others = [*_idle]
+            others = [other for other in _known if not other._is_busy]
         return [other for other in others if other is not self and _is_one(other._device, self._device)]
 
     def _close_arenas(self) -> None:
