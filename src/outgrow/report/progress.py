@@ -93,6 +93,7 @@ def narrator(stream: TextIO) -> Iterator[Narrator]:
     console = Console(file=stream, highlight=False)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, refresh_per_second=_PICTURES_A_SECOND) as progress:
+        console.show_cursor()  # rich hides it until the end, which a process that is killed does not come to
         yield _Terminal(progress, progress.add_task("starting", total=None))
 
 
