@@ -597,6 +597,14 @@ def test_parameters_that_no_model_owns_are_refused() -> None:
     assert all(parameter.grad is None for parameter in job.models[0].parameters())
 
 
+def test_new_parameters_after_the_optimizer_are_told() -> None:
+    """As `load_state_dict(assign=True)` makes them: the optimizer has the old ones."""
+    job = made(sgd)
+    job.models[0].load_state_dict(job.models[0].state_dict(), assign=True)
+    with pytest.raises(Uncapturable, match=r"load_state_dict\(assign=True\).* after the optimizer"):
+        capture(job.step, job.models, job.optimizers, job.batch())
+
+
 def test_a_gradient_of_a_buffer_is_refused_as_one() -> None:
     """Such as that of a loss which begins as a buffer of zero."""
     model = nn.Linear(2, 2)

@@ -253,8 +253,9 @@ def _check_owned(optimizer: Optimizer, parameter: Tensor, slots: dict[int, Param
             f"{type(optimizer).__name__} updates a parameter of shape {tuple(parameter.shape)} that no model owns. "
             "Was model= another model than the step's? Name every module that is trained: model=[model, loss_module], "
             "and make the optimizer of their parameters. Is it a tensor of its own? Let it be an nn.Parameter in an "
-            "nn.ParameterList, and name that. Was its layer replaced? Take the old parameters out of the "
-            "optimizer's param_groups and state. A step writes into parameters (copy_) and makes no new ones"
+            "nn.ParameterList, and name that. Did load_state_dict(assign=True), or weight_norm, make new parameters "
+            "after the optimizer was made? Make it afterwards. Was its layer replaced? Take the old parameters out of "
+            "the optimizer's param_groups and state. A step writes into parameters (copy_) and makes no new ones"
         )
 
 
