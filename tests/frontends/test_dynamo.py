@@ -639,6 +639,34 @@ def test_a_loop_without_parts_is_told(disk_folder: Path) -> None:
     dynamo.forget()
 
 
+def test_recurrent_modules_are_told_of_once(disk_folder: Path) -> None:
+    """Dynamo leaves them to eager mode, unless it is told not to."""
+    in_place = dynamo.InPlace(Settings.of(1 << 30, offload_dir=disk_folder))
+    with pytest.warns(Remark, match=r"no nn\.LSTM, .*allow_rnn = True"):
+        in_place.compile(nn.Sequential(nn.GRU(4, 4)))
+    in_place.compile(nn.LSTM(4, 4))
+    with torch._dynamo.config.patch(allow_rnn=True):
+        dynamo.InPlace(Settings.of(1 << 30, offload_dir=disk_folder)).compile(nn.LSTM(4, 4))
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_modules_may_be_parts(
+    kind: Callable[..., nn.RNNBase], compiled: Callable[[int], Callable[[nn.Module], Model]]
+) -> None:
+    """With `allow_rnn`, as Dynamo calls it, and with eager's bits."""
+
+    def gradients(run: Callable[[nn.Module], Model]) -> list[Tensor]:
+        torch.manual_seed(0)
+        layer, x = kind(8, 16, num_layers=2, dropout=0.5, batch_first=True), torch.rand(4, 6, 8)
+        loss = run(layer)(x)[0].square().mean()
+        return [loss.detach(), *torch.autograd.grad(loss, list(layer.parameters()))]
+
+    with torch._dynamo.config.patch(allow_rnn=True):
+        found = gradients(compiled(1 << 30))
+    assert dynamo.parts().budgets
+    assert all(map(torch.equal, found, gradients(identity)))
+
+
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_a_loop_over_many_modules_has_a_part_for_each(disk_folder: Path) -> None:
     """However many there are: what Dynamo would leave out is not under the budget."""

@@ -30,4 +30,6 @@ def test_one_line_a_part_below_its_budget() -> None:
 
 def test_before_any_part_has_run_it_says_what_to_do() -> None:
     """There is no table without a part."""
-    assert str(PartsReport(())).startswith("No part has run. Call what torch.compile returned.")
+    said = str(PartsReport(()))
+    assert said.startswith("No part has run. Call what torch.compile returned.")
+    assert "torch._dynamo.config.allow_rnn" in said

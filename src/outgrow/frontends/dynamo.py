@@ -40,6 +40,10 @@ _NO_PART = (
     "where. It never sees what a LightningModule calls below its children (self.net.encoder(x)), nor other methods of "
     "theirs (self.net.encode(x)): call the child itself, or make what is called one (self.encoder = self.net.encoder)."
 )
+_NO_RECURRENT = (
+    "Dynamo compiles no nn.LSTM, nn.GRU and nn.RNN, nor all of the function that calls one, so their memory is not "
+    "under the budget. Set torch._dynamo.config.allow_rnn = True before the training, and it does."
+)
 _SHARED: dict[Hashable, Shared] = {}
 _BEFORE: WeakKeyDictionary[Callable[..., object], Callable[..., object] | None] = WeakKeyDictionary()
 """By what lets a module run by parts: what let it run before."""
@@ -93,11 +97,14 @@ class InPlace:
             settings.require_disk()
         self._settings = settings
         self._before: list[tuple[nn.Module, Callable[..., object] | None]] = []
-        self._has_parts = self._has_warned = False
+        self._has_parts = self._has_warned = self._has_told_recurrent = False
 
     def compile(self, module: nn.Module) -> None:
         """Let a module run by parts, also one that a loop which never ended has left running by its own."""
         look_as_in_eager(InPlace._part)
+        if _leaves_recurrent(module) and not self._has_told_recurrent:
+            self._has_told_recurrent = True
+            remark(_NO_RECURRENT)
         before = module._compiled_call_impl
         if before is not None:
             before = _BEFORE.get(before, before)
@@ -124,6 +131,11 @@ class InPlace:
         if not (self._has_parts or self._has_warned):
             self._has_warned = True
             remark(_NO_PART)
+
+
+def _leaves_recurrent(module: nn.Module) -> bool:
+    """Whether Dynamo leaves modules in this one to eager mode since they are recurrent."""
+    return not dynamo_config.allow_rnn and any(isinstance(inner, nn.RNNBase) for inner in module.modules())
 
 
 def _alone(function: Callable[..., object]) -> FunctionType:

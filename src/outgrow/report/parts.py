@@ -59,7 +59,9 @@ class PartsReport:
 
 _NONE = (
     "No part has run. Call what torch.compile returned. If that was done, Dynamo found nothing to compile: it gives up "
-    "on a function that breaks inside of a loop, which then runs as it is. TORCH_LOGS=graph_breaks tells where."
+    "on a function that breaks inside of a loop, which then runs as it is, and often on one that calls nn.LSTM, nn.GRU "
+    "or nn.RNN, unless torch._dynamo.config.allow_rnn is True. TORCH_LOGS=graph_breaks tells where. It never sees what "
+    "is called below the model (model.encoder(x)): compile the encoder itself."
 )
 _HEADER = (
     "part", "inputs", "ops", "runs", "in core", "seconds", "planned", "seconds", "to others", "swapped", "recomputed"
