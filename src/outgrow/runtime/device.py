@@ -165,11 +165,16 @@ class Cuda:
         return locked_by_cuda(address, size_bytes, self.torch_device)
 
     def failure(self) -> str | None:
-        try:
-            torch.cuda.synchronize(self.torch_device)
-        except RuntimeError as error:
-            return str(error).splitlines()[0]
-        return None
+        """Asked twice: a failure that the device outlives is told once."""
+        told = None
+        for _ in range(2):
+            try:
+                torch.cuda.synchronize(self.torch_device)
+            except RuntimeError as error:
+                told = str(error).splitlines()[0]
+            else:
+                return None
+        return told
 
     def taken_bytes(self) -> int:
         return _reserved_bytes(self.torch_device, "current") + pages_taken_bytes(self.torch_device)
