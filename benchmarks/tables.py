@@ -415,7 +415,7 @@ PARTS: Mapping[str, Sequence[Table]] = {
         ("deep", "The deepest steps, in a quarter of their memory", deep.goals, _deep),
         ("many_ops", "Steps of many small operators, planned where nothing has to move", None, _many_ops),
         ("kernels", "Compiled kernels", kernels.goals, _kernels),
-        ("overhead", "50 models where they fit", overhead.goals, _overhead),
+        ("overhead", "Models where they fit", overhead.goals, _overhead),
         ("swapped_op", "A swapped op", swapped_op.goals, _swapped_op),
         ("stalls", "Writing over an operand that stalls", None, _stalls),
         ("workers", "A step on several processes", workers.goals, _workers),

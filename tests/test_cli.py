@@ -663,6 +663,17 @@ def test_a_reader_that_goes_away_is_no_error(toy: Path, tmp_path: Path, outgrow:
     assert process.returncode == 128 + signal.SIGPIPE
 
 
+def test_a_reader_of_results_that_goes_away_is_no_error(toy: Path) -> None:
+    """Of a result so short that Python would write it when it ends."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    asked = command_line("partition", f"{toy}:perceptron", "--workers=2", "--json=-")
+    process = subprocess.run(asked, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert not re.search("pipe|Exception", process.stderr)
+    assert process.returncode == 128 + signal.SIGPIPE
+
+
 def test_a_step_is_divided_among_workers(outgrow: Command, toy: Path, tmp_path: Path) -> None:
     """`partition` tells what each worker holds and receives, and that a number of workers is one."""
     out = tmp_path / "division.json"
@@ -783,6 +794,14 @@ def test_nothing_fits_a_budget_below_every_floor(outgrow: Command, toy: Path) ->
     found = json.loads(out.read_text())
     assert found["largest"] is None
     assert [trial["value"] for trial in found["trials"]] == [1]
+
+
+def test_a_smallest_value_that_is_too_slow_says_what_to_do(outgrow: Command, toy: Path) -> None:
+    """It has a plan, and there is no floor to tell."""
+    asked = ("fit", f"{toy}:perceptron", "--memory-budget=70MiB", "--vary=rows:253952", "--slowdown=1")
+    said = outgrow(*asked, "--machine=v100-pcie3")
+    assert re.search(r"rows 253952: is too slow, 1\.\d+ times", said.out)
+    assert "in core. Its plan is slower: raise --slowdown or --memory-budget." in refusal(said)
 
 
 def test_ctrl_c_waits_for_imports() -> None:

@@ -61,7 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGINT
     except BrokenPipeError:
         # Whoever read the output has gone. What is left in the buffer must not fail again when Python ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for output in {sys.stdout, stream}:
+            os.dup2(nowhere, output.fileno())
         return 128 + signal.SIGPIPE
     except MemoryError as error:
         return _refused(f"out of memory: {error}")
@@ -283,7 +285,7 @@ def _add_fit(parser: argparse.ArgumentParser) -> None:
         type=_varied,
         metavar="NAME[:N]",
         help="find the largest whole number for this argument of the function that fits the memory budget; with N, "
-        "the largest multiple of N",
+        "the largest multiple of N; the search begins at --set NAME=VALUE, else at 1 or N",
     )
     parser.add_argument(
         "--slowdown",

@@ -1,4 +1,4 @@
-"""Which errors can a user meet? Every exception of the package, each saying what to do next.
+"""Which refusals can a user meet, beside `TypeError` and `ValueError` for wrong arguments? Each says what to do next.
 
 All of them derive from `OutgrowError`, so that a caller can catch the package's refusals in one place.
 Nothing here is raised for a bug of ours: that is an `AssertionError` with a message.

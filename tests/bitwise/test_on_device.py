@@ -496,6 +496,19 @@ def test_what_has_no_room_on_the_device_stays_in_memory_of_the_host(monkeypatch:
     assert all(torch.equal(one, other) for one, other in zip(held, expected, strict=True))
 
 
+def test_what_comes_home_is_made_way_for() -> None:
+    """A plan that moves other things may want on the device what rested for the one before it."""
+    ours, step, _ = _trained_near(66 << 20)
+    program, captured = step._entry.planned.program, step._entry.captured
+    tensors = captured.given(step._training, ours.batches[0]).tensors
+    name = min(name for name in program.stowed if extent_of(tensors[name].untyped_storage()))
+    asked, wanting = list[int](), replace(program, stowed=program.stowed - {name})
+    assert isinstance(step._platform, OnDevice)
+    step._platform._beside.ready(wanting, tensors, asked.append)
+    assert asked == [tensors[name].nbytes]
+    assert extent_of(tensors[name].untyped_storage()) is None
+
+
 @pytest.mark.parametrize("width", [8, 512])
 @pytest.mark.parametrize("criterion", [nn.functional.mse_loss, nn.functional.smooth_l1_loss])
 def test_a_loss_that_holds_what_it_was_summed_from_is_made_small(

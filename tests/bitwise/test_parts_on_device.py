@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.optim import AdamW, Optimizer, RAdam
 
+from outgrow.errors import DeviceLost
 from outgrow.frontends import dynamo
 from outgrow.frontends.compile import Step
 from outgrow.frontends.parts import parts
@@ -227,23 +227,66 @@ def test_parts_on_a_gpu_have_the_bits_of_eager(
     assert all(map(torch.equal, found.tensors, expected.tensors))
 
 
-def test_idle_parts_make_room_for_a_whole_step(device: StandIn) -> None:
-    """What they keep for their next runs is no part of its baseline, and is given back where it lacks room."""
-    torch.manual_seed(0)
-    model, budget = nn.Linear(64, 64), 2 * MIB
-    x = torch.randn(512, 64)
+def _whole(device: StandIn, budget: int, width: int = 64) -> Step[[Tensor], Tensor]:
+    """A step whose arena has some tensors of [512, `width`]."""
+    model = nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 64))
 
     def step(x: Tensor) -> Tensor:
-        loss = F.relu(model(x)).square().mean()
+        loss = model(x).square().mean()
         loss.backward()
         return loss.detach()
 
+    return Step(step, Training((model,), ()), Settings.of(budget), name="", device=device)
+
+
+def test_a_part_on_a_device_that_fails_says_so(device: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its next call says it at once."""
+    module = nn.Sequential(nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 10))
+    model, (x, _) = by_parts(device, AMPLE)(module), batch()
+    _gradients(module, model(x))
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("an illegal access was met")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(PlannedMemory, "before", broken)
+        device.failed = "an illegal access"
+        with pytest.raises(DeviceLost, match=r"has failed \(an illegal access\)"):
+            model(x)
+    with pytest.raises(DeviceLost, match="an illegal access"):
+        model(x)
+
+
+def test_idle_whole_steps_make_room_for_parts(device: StandIn) -> None:
+    """What they keep is not of others, for whom a part is planned with less, and is given back where it lacks room."""
+    torch.manual_seed(0)
+    budget, x = 4 * MIB, torch.randn(512, 64)
+    module = nn.Sequential(nn.Linear(64, 320), nn.ReLU(), nn.Linear(320, 64))
+    by_part = by_parts(device, budget)(module)
+    _gradients(module, by_part(x))
+    (shared,) = dynamo.budgets()
+    whole = _whole(device, budget, width=512)
+    for _ in range(3):
+        whole(x)
+        idle = shared.resting_bytes()
+        assert idle > 2 * MIB
+        assert shared.others_bytes([]) < idle
+        _gradients(module, by_part(x))
+        assert shared.taken_bytes <= budget
+    (ready,) = shared.plans.values()
+    assert not ready.prepared.plan.decisions
+
+
+def test_idle_parts_make_room_for_a_whole_step(device: StandIn) -> None:
+    """What they keep for their next runs is no part of its baseline, and is given back where it lacks room."""
+    torch.manual_seed(0)
+    budget, x = 2 * MIB, torch.randn(512, 64)
     module = nn.Sequential(nn.Linear(64, 320), nn.ReLU(), nn.Linear(320, 64))
     by_part = by_parts(device, budget)(module)
     _gradients(module, by_part(x))
     (shared,) = dynamo.budgets()
     assert shared.resting_bytes() > MIB
-    whole = Step(step, Training((model,), ()), Settings.of(budget), name="", device=device)
+    whole = _whole(device, budget)
     assert shared.resting_bytes() == 0
     for _ in range(3):
         whole(x)

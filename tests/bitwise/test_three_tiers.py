@@ -10,7 +10,7 @@ import torch
 
 import outgrow
 from outgrow import Infeasible, Workload
-from outgrow.errors import TierFailure
+from outgrow.errors import InvalidQuantity, TierFailure
 from outgrow.frontends.compile import Step
 from outgrow.frontends.platforms import beside_device
 from outgrow.frontends.platforms.on_device import OnDevice
@@ -160,9 +160,10 @@ def test_the_refusal_names_the_host_budget_that_was_given(disk_folder: Path) -> 
 
 
 def test_a_disk_budget_without_a_file_is_refused() -> None:
-    """Without a host budget nothing of a device goes to a disk."""
-    with pytest.raises(ValueError, match="disk_budget is for a model on the CPU, or beside a host_budget"):
-        on(StandIn(), resnet(), 58 << 20, disk_budget="1GiB")
+    """Without a host budget, or with one that buffers of a file would take, nothing of a device goes to a disk."""
+    for options in ({}, {"host_budget": "8MiB"}):
+        with pytest.raises(InvalidQuantity, match="disk_budget is for a model on the CPU, or beside a host_budget"):
+            on(StandIn(), resnet(), 58 << 20, disk_budget="1GiB", **options)
 
 
 def test_a_folder_that_cannot_be_used_is_refused(disk_folder: Path) -> None:

@@ -120,4 +120,8 @@ def test_the_verdict_names_memory_and_speed() -> None:
     assert verdict(findings(losses=()).summary).startswith(
         "Would train with a peak of 1.3 KiB, 2.3 KiB in core, at 1.00"
     )
-    assert verdict(findings(capacity_bytes=1 << 20).summary).endswith("nothing has to move.")
+    roomy = findings(capacity_bytes=1 << 20).summary
+    assert verdict(roomy).endswith("nothing has to move.")
+    for tight in (replace(roomy, budget_bytes=1200), replace(roomy, budget_bytes=1200, ran_as_written=True)):
+        assert "allowed" not in verdict(tight)
+        assert verdict(tight).endswith("more than the budget of 1.2 KiB.")

@@ -23,10 +23,11 @@ BY_NAME = (
     "backends.cudnn.rnn.fp32_precision = 'ieee'",
     "backends.fp32_precision = 'tf32'",
     "backends.cuda.matmul.fp32_precision = 'ieee'",
+    "backends.cudnn.enabled = False",
 )
 
 
-def test_a_name_follows_precisions_however_they_are_set() -> None:
+def test_a_name_follows_settings_however_they_are_set() -> None:
     """They can be read after each setting, though torch raises where older getters meet those that are set by name."""
     for settings in (OLDER + BY_NAME[:2], BY_NAME[2:]):  # of a whole process, so of another one
         lines = [f"{setting}; found.append(library_settings())" for setting in settings]

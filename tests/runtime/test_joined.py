@@ -11,11 +11,13 @@ from torch._ops import OpOverload
 
 from outgrow.ir.graph import Wait
 from outgrow.runtime.joined import joined
+from outgrow.runtime.lists import get_one_kernel
 from outgrow.runtime.program import Call
 from outgrow.runtime.score import Loose, Part, Played, Score
 
 aten = torch.ops.aten
 ADD, MUL, COPY = aten._foreach_add_.List, aten._foreach_mul_.Scalar, aten._foreach_copy_.default
+FUSED = aten._fused_sgd_.default
 BY_EACH = aten._foreach_addcdiv_.ScalarList
 NO_KEYWORDS: Mapping[str, object] = {}
 
@@ -38,6 +40,16 @@ def lengths(*parts: Part) -> list[int | None]:
         first = part.arguments[0] if isinstance(part, Played) else None
         found.append(len(first) if isinstance(first, list) else None)
     return found
+
+
+def test_fused_optimizers_of_a_gpu_get_lists_of_one_type() -> None:
+    """They refuse others there, which a CPU takes."""
+    half, single = torch.ones(2, dtype=torch.bfloat16), torch.ones(2)
+    calls = [[item, item.clone()] for item in (single, half)]
+    assert get_one_kernel(FUSED, calls)
+    of_gpu = [[item.to("meta") for item in items] for items in calls]
+    assert not get_one_kernel(FUSED, of_gpu)
+    assert get_one_kernel(FUSED, of_gpu[:1] * 2)
 
 
 def several(count: int) -> list[Tensor]:

@@ -81,9 +81,10 @@ def _largest(job: Job, name: str, wish: Wish, prospect: Prospect, narrator: Narr
     write_data(job.outputs.json, {"vary": name, "slowdown": slowdown, "largest": value, "trials": found})
     if best is None:
         last = trials[-1].found
-        refusal = last if isinstance(last, Infeasible) else None  # else it is too slow
+        refusal = last if isinstance(last, Infeasible) else None
+        why = "Its plan is slower: raise --slowdown or --memory-budget." if isinstance(last, Planned) else last
         raise Infeasible(
-            f"Not even {name} {multiple} fits {budget} at {slowdown:g} times the seconds in core. {refusal or ''}",
+            f"Not even {name} {multiple} fits {budget} at {slowdown:g} times the seconds in core. {why}",
             floor_bytes=refusal.floor_bytes if refusal else 0,
             culprit=refusal.culprit if refusal else "",
         )

@@ -1,4 +1,4 @@
-"""How is a call of a step captured? By kernels, and on a mesh as the part of this worker."""
+"""How is a call of a step captured? As one graph: of compiled kernels where asked for, on a mesh this worker's part."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace

@@ -313,6 +313,9 @@ def compile(
 ) -> Step[P, R] | Callable[[Callable[P, R]], Step[P, R]]:
     """Put a training step under a memory budget; a decorator, or a function of the step.
 
+    `model` is the module that the step uses, or a sequence of all of them; `optimizer` is one, a sequence, or None for
+    a step that updates nothing. `planner` is "search", or one of the published ones that `outgrow compare` lists.
+
     `memory_budget` limits what the process takes for the step beyond its baseline: parameters, gradients, optimizer
     state, activations, inputs, workspace. Sizes are bytes or strings such as "8GiB". What does not fit rests in a
     file in `offload_dir` (default: the user's cache folder), of at most `disk_budget` bytes. With
@@ -320,9 +323,9 @@ def compile(
     gives the bits of these kernels in core, which are not always those of eager.
 
     For a model on a GPU the budget is one of its memory, as torch's allocator and outgrow take it, and what does not
-    fit rests in locked memory of the host. With a `host_budget` (above 64 MiB) at most so many bytes of it are taken,
-    and the rest goes to the file; without one there is no file. State that rests between steps goes there only if the
-    GPU reads memory that is not locked. This has not run on a GPU yet.
+    fit rests in locked memory of the host. With a `host_budget` at most so many bytes of it are taken, and above
+    64 MiB the rest goes to the file; without one there is no file. State that rests between steps goes there only if
+    the GPU reads memory that is not locked. This has not run on a GPU yet.
 
     With a `mesh` of one dimension every process of it runs a part of the step, under a budget of its own, and has part
     of every tensor: parameters and optimizer state are DTensors after the first call. All processes run the same script

@@ -196,7 +196,7 @@ def budgets() -> tuple[Shared, ...]:
 def parts() -> PartsReport:
     """Return what runs by parts in this process, below each budget: what each part takes, and what it leaves to others.
 
-    That is so for `backend="outgrow"`, `BudgetCallback` and `BudgetStrategy`. A part is there once it has been called.
+    Parts of `backend="outgrow"`, `BudgetCallback` and `BudgetStrategy` are all there, each once it has been called.
     """
     return PartsReport(tuple(found for shared in _SHARED.values() if (found := _reported(shared)).parts))
 

@@ -29,7 +29,11 @@ class BudgetCallback(TrainerCallback):
         planner: str = "search",
         kernels: str = "eager",
     ) -> None:
-        """Raise `InvalidQuantity` for a size that is none, and `TierFailure` for a folder that cannot be used."""
+        """Make a callback.
+
+        Raises `InvalidQuantity` for a size that is none, `TierFailure` for a folder that cannot be used, `ValueError`
+        for an unknown planner or other kernels, and `TypeError` for a folder that is no path.
+        """
         settings = Settings.of(
             memory_budget, offload_dir=offload_dir, disk_budget=disk_budget, planner=planner, kernels=kernels
         )

@@ -40,7 +40,12 @@ class BudgetStrategy(SingleDeviceStrategy):
         kernels: str = "eager",
         **kwargs: Any,
     ) -> None:
-        """Raise `InvalidQuantity` for a size that is none, or if there is none here nor in the environment."""
+        """Make a strategy.
+
+        Raises `InvalidQuantity` for a size that is none, or if there is none here nor in the environment, `TierFailure`
+        for a folder that cannot be used, `ValueError` for an unknown planner or other kernels, and `TypeError` for a
+        folder that is no path.
+        """
         super().__init__(**kwargs)
         self.parallel_devices: list[torch.device] = [self._root_device] if "device" in kwargs else []
         budget = memory_budget if memory_budget is not None else os.environ.get(_VARIABLE)

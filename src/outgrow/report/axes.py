@@ -58,7 +58,7 @@ def _ticks(most: float, units: tuple[tuple[float, str], ...]) -> tuple[Tick, ...
 
 
 def round_step(most: float) -> float:
-    """Return 1, 2 or 5 times a power of ten, of which `most` holds between three and eight.
+    """Return 1, 2 or 5 times a power of ten, of which `most` holds between 2.6 and 6.5.
 
     >>> round_step(9.2), round_step(3.0), round_step(0.07)
     (2.0, 0.5, 0.02)

@@ -6,9 +6,9 @@
     [link]     out_bytes_per_second, in_bytes_per_second, latency_seconds, half_duplex, source
     [[peers]]  count, bytes_per_second, latency_seconds, source: a table for each level, the slowest first
 
-`shares_link` beside the name says that all devices use the one link at once. Rates are finite and above 0, seconds
-finite and 0 or more, counts 2 or more. What a record of `ir.machine` has a default for may be left out, and so may
-`source`. Anything else is an `InvalidMachine` that names the file, the key and what stands there.
+`shares_link` beside the name says that all devices use the one link at once. Rates are finite and 0.001 or more,
+seconds from 0 to 1,000,000, counts 2 or more. What a record of `ir.machine` has a default for may be left out, and so
+may `source`. Anything else is an `InvalidMachine` that names the file, the key and what stands there.
 """
 
 import json

@@ -50,12 +50,13 @@ def verdict(summary: Summary) -> str:
         peak = format_bytes(summary.predicted.peak_bytes)
         return f"Would train with a peak of {peak}, {in_core}, at {summary.speed:.2f} of the speed, all predicted."
     taken = format_bytes(measured.process_bytes)
-    if summary.ran_as_written:
-        return f"Trains in {taken} of the {budget} allowed, as it is written."
-    if not summary.bytes_swapped and not summary.seconds_recomputed:
-        return f"Trains in {taken} of the {budget} allowed: nothing has to move."
     has_exceeded = measured.process_bytes > summary.budget_bytes
     over = f" The process took {taken}, more than the budget of {budget}." if has_exceeded else ""
+    allowed = "" if has_exceeded else f" in {taken} of the {budget} allowed"
+    if summary.ran_as_written:
+        return f"Trains{allowed}, as it is written.{over}"
+    if not summary.bytes_swapped and not summary.seconds_recomputed:
+        return f"Trains{allowed}: nothing has to move.{over}"
     speed = "" if summary.measured_speed is None else f", {summary.measured_speed:.2f} of the speed predicted in core"
     peak, seconds = format_bytes(measured.peak_bytes), format_seconds(measured.seconds)
     return f"Trains with a peak of {peak}, {in_core}. The last step took {seconds}{speed}.{over}"

@@ -1,6 +1,6 @@
 """What does one see while a command works? A bar on a terminal; plain lines, one a step, where the output is piped.
 
-step 1/3  loss 1.0986  27.3 s  peak 2.10 GiB of 2.22 GiB
+step 1/3  loss 1.0986  27.30 s  peak 2.10 GiB of 2.22 GiB
 """
 
 import math
@@ -21,6 +21,7 @@ _STAGES = {
     "warm up": "warming up",
     "capture": "capturing the step",
     "compile": "compiling kernels",
+    "rehearse": "planning: trying operators",
     "plan": "planning",
     "solve": "planning: solving a programme",
     "search": "planning: searching",

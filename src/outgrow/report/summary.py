@@ -124,9 +124,10 @@ class Summary:
         return "\n".join((title, "", aligned(self.estimates(), numbers_from=1), "", aligned(self.figures()), machine))
 
     def estimates(self) -> list[tuple[str, ...]]:
-        """Return the rows predicted | simulated | measured, below their header; of a plan that ran not, none but that.
+        """Return the rows predicted | simulated | measured, below their header.
 
-        What the user's own function held of tensors is not known, but what the process took is.
+        Where the user's own function ran, `measured` stands alone: what it held of tensors is not known, but what the
+        process took is.
         """
         measured, process = self.measured, list[tuple[str, ...]]()
         if self.ran_as_written and measured:

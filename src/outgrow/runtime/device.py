@@ -45,7 +45,7 @@ class BesideHost(Protocol):
 
     @property
     def streams(self) -> Streams:
-        """Its streams, used from one thread."""
+        """Its streams, used from one thread at a time."""
         ...
 
     def more_streams(self) -> Streams:
@@ -125,8 +125,9 @@ class Cuda:
     """A GPU. What the process takes of it is what torch's allocator has reserved, and pages: a context is not counted.
 
     Besides tensors that includes the unused ends of segments, and workspaces of matrix products (32 MiB on Hopper),
-    which live on for each thread and stream. A workspace that is made amid other work may split a large segment, which
-    then is never given back: so they are made while nothing else is cached, before a step, which has no place for them.
+    which live on for each thread and stream (up to torch 2.14). A workspace that is made amid other work may split a
+    large segment, which then is never given back: so they are made while nothing else is cached, before a step, which
+    has no place for them.
     """
 
     unseen_bytes = 64 << 20
@@ -269,6 +270,7 @@ def library_settings() -> str:
     precision = torch._C._get_fp32_precision_getter  # noqa: SLF001 - what fp32_precision of each library reads
     precisions = [precision("cuda", kind) for kind in ("matmul", "conv", "rnn")]
     chosen = (
+        torch.backends.cudnn.enabled,
         torch.backends.cudnn.benchmark,
         torch.backends.cudnn.deterministic,
         torch.are_deterministic_algorithms_enabled(),

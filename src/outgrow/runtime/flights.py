@@ -56,7 +56,7 @@ class Flight:
 
 
 class StreamLink:
-    """The two directions between memory of `device` and a pool of host memory. Use it from one thread."""
+    """The two directions between memory of `device` and a pool of host memory. Use it from one thread at a time."""
 
     failure: TierFailure | None = None
     """A stream does not fail by itself: if something goes wrong there, the next call of the device raises it."""

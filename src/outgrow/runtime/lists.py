@@ -4,7 +4,8 @@
                                                   aten._foreach_add_.List([q], [h])
 
 Torch goes through its lists one tensor after the other, and a kernel of a GPU that takes many computes each element by
-itself, so the bits are the same. But which kernel a GPU takes is asked of a list as a whole.
+itself, so the bits are the same. But which kernel a GPU takes is asked of a list as a whole, and fused optimizers
+refuse lists of several types there.
 """
 
 from collections.abc import Mapping, Sequence
@@ -51,8 +52,10 @@ def lists_and_others(
 def get_one_kernel(func: OpOverload, calls: Sequence[Sequence[Tensor]]) -> bool:
     """Whether the tensors of calls get by themselves the kernel that they get together."""
     first = calls[0][0]
-    if not func.name().startswith(_ASKED_AS_A_WHOLE) or first.device.type == "cpu":
+    if first.device.type == "cpu":
         return True
+    if not func.name().startswith(_ASKED_AS_A_WHOLE):
+        return len({tuple(item.dtype for item in tensors) for tensors in calls}) == 1
     return len({_is_uniform(tensors, first) for tensors in calls}) == 1
 
 

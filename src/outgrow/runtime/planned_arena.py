@@ -161,7 +161,7 @@ class PlannedMemory:
     def high_water_bytes(self) -> int:
         return self.arena.device.high_water_bytes()
 
-    def begin(self, free_bytes: int) -> Moment:  # noqa: ARG002 - the arena is what it is
+    def begin(self, free_bytes: int) -> Moment:  # noqa: ARG002 - its size is settled before
         self.arena.device.reset_high_water()
         self._begin = self.arena.moment()
         return self._begin
@@ -190,7 +190,7 @@ class PlannedMemory:
         return self.arena.moment()
 
     def leave_free(self, free_bytes: int) -> None:
-        """Do nothing: the arena is what it is."""
+        """Do nothing: the size of the arena was settled before the run (`Arena.reserve`)."""
 
     def before(self, position: int) -> None:
         self._position = position

@@ -36,7 +36,7 @@ class Mark(Protocol):
 
 
 class Streams(Protocol):
-    """The streams of one device. Give them work from one thread."""
+    """The streams of one device. Give them work from one thread at a time."""
 
     def mark(self, lane: Lane, *, is_timed: bool = True) -> Mark:
         """Return a mark behind everything that a lane was given so far; one without time costs less."""
@@ -107,7 +107,8 @@ class CudaStreams:
 
     def copy(self, lane: Lane, target: torch.Tensor, source: torch.Tensor) -> None:
         if torch.cuda.current_device() != self._index:
-            with torch.cuda.stream(self._stream(lane)):
+            # the first leaves without a context on the device that was current, which takes hundreds of MB
+            with torch.cuda.device(self._index), torch.cuda.stream(self._stream(lane)):
                 target.copy_(source, non_blocking=True)
             return
         before = self._stream(Lane.COMPUTE)

@@ -38,10 +38,11 @@ class Waiting:
         """Begin the run of a part on its inputs, while others take `others_bytes`."""
         self.shared, self.ready, self._pause = shared, ready, Pause(others_bytes, 0)
         feed = calls.Feed(ready.captured.given(NOBODY, [*map(plain, args)]), ready.program, NOBODY)
-        self.platform = shared.taken(ready.program)
+        self.platform = shared.taken()
         with ExitStack() as busy:
             busy.callback(shared.idle.append, self.platform)
             busy.enter_context(self.platform.busy())
+            shared.make_way(self.platform, ready.program)
             run = self._made_ready(feed)
             self.run = again(run, [] if ready.runs else None, _staying(ready, args, run))
             self.end = finalize(self, _end, ready, self.platform, self.run, busy.pop_all())
@@ -50,8 +51,11 @@ class Waiting:
 
     @contextmanager
     def ended_by_errors(self) -> Iterator[None]:
-        """End the run at once if the block fails: whoever keeps the error would keep all that the run holds."""
-        with ExitStack() as failing:
+        """End the run at once if the block fails: whoever keeps the error would keep all that the run holds.
+
+        Raises `DeviceLost` where the device does.
+        """
+        with self.platform.failing(), ExitStack() as failing:
             failing.callback(self.end)
             yield
             failing.pop_all()

@@ -112,16 +112,20 @@ class Shared:
         """Whether a run has its memory for itself, also while it waits."""
         return self.platform.anchored
 
-    def taken(self, program: Program) -> Platform:
-        """Return a platform for a run. Where it would have too little room, others that are idle give theirs back."""
+    def taken(self) -> Platform:
+        """Return a platform for a run, which is idle no more."""
         if not self.idle:
             return self.another()
         found = max(self.idle, key=lambda platform: platform.resting_bytes())
         self.idle.remove(found)
-        more = max(0, _arena_bytes(program) - found.resting_bytes())
-        if self.idle and self.platform.process_bytes() + more > self.baseline_bytes + self.settings.budget_bytes:
-            self.give_back()
         return found
+
+    def make_way(self, platform: Platform, program: Program) -> None:
+        """Where a run would have too little room on its busy platform, those that are idle give theirs back."""
+        more = max(0, _arena_bytes(program) - platform.resting_bytes())
+        if self.platform.process_bytes() + more > self.baseline_bytes + self.settings.budget_bytes:
+            self.give_back()
+        self.platform.give_way(more)
 
     def give_back(self) -> None:
         """Give back what idle platforms keep for the next run."""
@@ -163,10 +167,8 @@ class Shared:
         return max(0, self.platform.process_bytes() - self.resting_bytes() - self.baseline_bytes - held)
 
     def resting_bytes(self) -> int:
-        """What is kept for runs that come: by each platform where memory is apart, else by the process."""
-        if self.is_apart:
-            return sum(platform.resting_bytes() for platform in self.idle)
-        return self.platform.resting_bytes()
+        """What is kept for runs that come, also those of whole steps."""
+        return self.platform.idle_bytes()
 
 
 @dataclass

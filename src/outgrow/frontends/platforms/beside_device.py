@@ -30,6 +30,16 @@ _PIECES_BYTES = 8 << 20
 """About how much more host memory is taken than is asked for, since it is in pieces."""
 
 
+def least_host_bytes() -> int:
+    """Return the bytes beyond which a file lies below memory of the host that is limited."""
+    return 2 * BUFFERS_BYTES
+
+
+def has_file(settings: Settings) -> bool:
+    """Whether a file lies below memory of the host."""
+    return settings.host_bytes is not None and settings.host_bytes > least_host_bytes()
+
+
 class BesideDevice:
     """The tiers of one step on a device. Raises `TierFailure` if memory of the host is limited and there is no folder.
 
@@ -39,7 +49,7 @@ class BesideDevice:
     def __init__(self, device: BesideHost, settings: Settings) -> None:
         self._device, self._folder, host_bytes = device, settings.folder, settings.host_bytes
         self.spill = Spill(InHost(device.torch_device, device.streams, device.lock), Quota(host_bytes))
-        if host_bytes is not None and host_bytes > 2 * BUFFERS_BYTES:
+        if host_bytes is not None and has_file(settings):
             settings.require_disk()
             medium = BelowHost(settings.folder, device.torch_device, device.streams, device.more_streams, device.lock)
             self.spill.quota.limit_bytes, self.spill.quota.buffers_bytes = host_bytes - BUFFERS_BYTES, BUFFERS_BYTES
@@ -66,11 +76,11 @@ class BesideDevice:
             spill.sent(_numbered(awake))
 
     def ready(
-        self, program: Program, tensors: Mapping[str, Tensor], make_way: Callable[[], None]
+        self, program: Program, tensors: Mapping[str, Tensor], make_way: Callable[[int], None]
     ) -> tuple[Spill | None, bool]:
         """Take the room that a program needs, and bring tensors to where it wants them.
 
-        `make_way` is called before anything comes home to the device.
+        `make_way` is called before anything comes home to the device, with its bytes.
 
         Returns the next tier, None if it moves nothing there, and whether something left the device. Raises
         `TierFailure`.
@@ -85,6 +95,7 @@ class BesideDevice:
         self._reserve(program, tensors, storages.values())
         here = program.stowed - program.sunk
         _, was_here = self.spill.sent({name: item for name, item in storages.items() if name in here})
+        _come_home(program, storages, make_way)
         return self.spill, has_sunk or was_here
 
     def _reserve(
@@ -120,11 +131,11 @@ class BesideDevice:
             below.sent(_numbered(resting))
 
 
-def _come_home(program: Program, storages: Mapping[str, torch.UntypedStorage], make_way: Callable[[], None]) -> None:
+def _come_home(program: Program, storages: Mapping[str, torch.UntypedStorage], make_way: Callable[[int], None]) -> None:
     """Bring to the device what rests elsewhere and is not stowed in this program."""
     coming = [item for name, item in storages.items() if name not in program.stowed and extent_of(item)]
     if coming:
-        make_way()
+        make_way(sum(item.nbytes() for item in coming))
     bring_home(coming)
 
 

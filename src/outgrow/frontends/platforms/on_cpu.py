@@ -145,6 +145,13 @@ class OnCpu:
         """What rests is of the process, which takes of it what it needs."""
         return nullcontext()
 
+    def failing(self) -> AbstractContextManager[None]:
+        """A CPU that fails takes the process with it."""
+        return nullcontext()
+
+    def give_way(self, more_bytes: int) -> None:
+        """Do nothing: what rests is of the process."""
+
     def held_bytes(self, storages: Iterable[torch.UntypedStorage]) -> int:
         """What was read of the disk is given back first. What nobody has touched yet, and pages of files, are not held.
 

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from outgrow.analysis.cost import Cost
 from outgrow.analysis.sinking import sunk
-from outgrow.errors import DeviceFull, DeviceLost, OutgrowError
+from outgrow.errors import DeviceFull, DeviceLost, InvalidQuantity, OutgrowError
 from outgrow.frontends.lowering.lower import lower
-from outgrow.frontends.platforms.beside_device import BesideDevice
+from outgrow.frontends.platforms.beside_device import BesideDevice, has_file, least_host_bytes
 from outgrow.frontends.platforms.on_cpu import OnCpu
 from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.preparing.measure import CostCache, machine_of, open_cost_cache
@@ -46,6 +46,7 @@ from outgrow.runtime.program import Aim, Program
 from outgrow.runtime.recording import Moment, Recording
 from outgrow.runtime.resting import bring_home, is_exchangeable, resident_bytes
 from outgrow.runtime.spill import Spill
+from outgrow.units import format_bytes
 
 _SHARE_MEASURED = 1 / 4
 """Measuring rates takes at most this share of the budget."""
@@ -69,10 +70,15 @@ _LOST = (
     "from the last checkpoint. If the step is at fault, as by an index that is out of range, the environment variable "
     "CUDA_LAUNCH_BLOCKING=1 lets its failure name the operator."
 )
+_SEARCHES = (
+    "torch.backends.cudnn.benchmark is on. A part's backward pass runs in a thread of autograd's, where cuDNN searches "
+    "anew for the quickest algorithms: that may take memory beyond the budget, and find others than the forward pass "
+    "has. Set it to False, or give outgrow.compile the whole step."
+)
 _known: "WeakSet[OnDevice]" = WeakSet()
 """What whole steps and parts run on."""
 _idle_lock = RLock()
-"""Whoever holds it looks at what does not run now, and nobody begins."""
+"""Held while idle platforms are looked for or closed: none of them begins a run meanwhile."""
 _TRIED_AT_ONCE = 2
 """Trying an op takes up to twice the bytes that it touches: of two runs both hold their results."""
 
@@ -80,18 +86,20 @@ _TRIED_AT_ONCE = 2
 def platform_of(settings: Settings, home: torch.device, device: BesideHost | None = None) -> Platform:
     """Return what a step runs on: a device that is given, or the one that is its home.
 
-    Raises `ValueError` for a budget of something that is not there.
+    Raises `InvalidQuantity` for a budget of something that is not there.
     """
     if device is None:
         if home == CPU or not torch.cuda.is_available():
             if settings.host_bytes is not None:
-                raise ValueError("host_budget is for a model on a GPU. On the CPU memory_budget limits what is taken.")
+                raise InvalidQuantity(
+                    "host_budget is for a model on a GPU. On the CPU memory_budget limits what is taken."
+                )
             return OnCpu(settings)
         device = Cuda(home)
-    if settings.disk_bytes is not None and settings.host_bytes is None:
-        raise ValueError(
-            "disk_budget is for a model on the CPU, or beside a host_budget (of outgrow.compile): without one, a model "
-            "on a GPU has no file."
+    if settings.disk_bytes is not None and not has_file(settings):
+        raise InvalidQuantity(
+            "disk_budget is for a model on the CPU, or beside a host_budget (of outgrow.compile) above "
+            f"{format_bytes(least_host_bytes())}: without one, a model on a GPU has no file."
         )
     return OnDevice(settings, device)
 
@@ -129,11 +137,18 @@ class OnDevice:
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """Raises `DeviceLost` where the block fails because the device does, and from then on at once."""
+        with self.failing():
+            with _idle_lock:
+                self._is_busy = True
+            try:
+                yield
+            finally:
+                self._is_busy = False
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
         if self._failure is not None:
             raise DeviceLost(_LOST.format(self._device.torch_device, self._failure))
-        with _idle_lock:
-            self._is_busy = True
         try:
             yield
         except (RuntimeError, OutgrowError) as error:
@@ -141,8 +156,6 @@ class OnDevice:
             if self._failure is None:
                 raise
             raise DeviceLost(_LOST.format(self._device.torch_device, self._failure)) from error
-        finally:
-            self._is_busy = False
 
     def make_room(self, given: Given) -> None:
         """Give arenas back; if there is still little room, let all state rest until the first step.
@@ -218,17 +231,22 @@ class OnDevice:
     def make_ready(self, program: Program, tensors: Mapping[str, Tensor], capacity_bytes: int) -> Spill | None:
         addresses = program.placed
         self._device.streams.follow()
-        spill, was_here = self._beside.ready(program, tensors, self._arena.close)
+        spill, was_here = self._beside.ready(program, tensors, self._make_way)
         if was_here:
             self._device.give_back()
-        self._give_way(max(0, addresses.arena_bytes - self._arena.size_bytes))
+        self.give_way(max(0, addresses.arena_bytes - self._arena.size_bytes))
         most = max(addresses.arena_bytes, capacity_bytes - self._device.taken_by(addresses.beside))
         self._arena.reserve(addresses.arena_bytes, most)
         self._device.settle_libraries()
         return spill
 
-    def _give_way(self, more_bytes: int) -> None:
-        """Where there would be too little room for more, take that of idle steps, then what torch keeps for nobody.
+    def _make_way(self, coming_bytes: int) -> None:
+        """Let so much come home to the device."""
+        self._arena.close()
+        self.give_way(coming_bytes)
+
+    def give_way(self, more_bytes: int) -> None:
+        """Arenas of idle steps go first, then what torch keeps for nobody.
 
         That is what others have freed, such as an evaluation between epochs.
         """
@@ -240,6 +258,8 @@ class OnDevice:
 
     def settle_libraries(self) -> None:
         self._device.settle_libraries()
+        if self._device.torch_device.type == "cuda" and torch.backends.cudnn.benchmark:
+            remark(_SEARCHES)
 
     def moment(self) -> Moment:
         return self._arena.moment()
@@ -290,7 +310,7 @@ class OnDevice:
     def come_home(self, storages: Iterable[torch.UntypedStorage], *, is_own: bool) -> None:
         """Close the arenas, since no planned step runs now. What still finds no room stays where it is."""
         self._close_arenas()
-        self._give_way(0)
+        self.give_way(0)
         try:
             bring_home(item for item in storages if not is_own or self._beside.spill.has(item))
         except torch.OutOfMemoryError:

@@ -125,6 +125,14 @@ class Platform(Protocol):
         """Run a step in a block: nobody else takes what is kept for it meanwhile. Raises `DeviceLost`."""
         ...
 
+    def failing(self) -> AbstractContextManager[None]:
+        """Name the device where a block fails because it does: raises `DeviceLost`, and from then on at once."""
+        ...
+
+    def give_way(self, more_bytes: int) -> None:
+        """Where there would be too little room for more, take what others keep that do not run now."""
+        ...
+
     def held_bytes(self, storages: Iterable[torch.UntypedStorage]) -> int:
         """Return what storages take of the budget, each once."""
         ...

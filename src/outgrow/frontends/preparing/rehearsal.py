@@ -19,7 +19,7 @@ one place, which may be slower.
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -162,7 +162,10 @@ class Rehearsal:
         stream = torch.cuda.current_stream(home) if home.type == "cuda" else None
 
         def alone() -> None:
-            with torch.no_grad(), torch.cuda.stream(stream) if stream is not None else nullcontext():
+            with torch.no_grad(), ExitStack() as there:
+                if stream is not None:
+                    there.enter_context(torch.cuda.device(home))  # leaves without a context on another device
+                    there.enter_context(torch.cuda.stream(stream))
                 run()
                 self.device.streams.mark(Lane.COMPUTE).wait()
 
