@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # Whoever read the output has gone. What is left in the buffer must not fail again when Python ends.
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        for output in {sys.stdout, stream}:
+        for output in (sys.stdout, stream):
             os.dup2(nowhere, output.fileno())
         return 128 + signal.SIGPIPE
     except MemoryError as error:

@@ -10,7 +10,7 @@ class OutgrowError(Exception):
 
 
 class InvalidQuantity(OutgrowError, ValueError):
-    """A budget or a size that is not a number of bytes, such as "8 bananas", 0 or -1."""
+    """A budget or a size that is not a number of bytes, such as "8 bananas", 0 or -1, or one of what is not there."""
 
 
 class InvalidMachine(OutgrowError):

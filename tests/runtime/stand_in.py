@@ -165,6 +165,9 @@ class StandIn:
     def taken_bytes(self) -> int:
         return self.cached + sum(self.rooms) + sum(pages.size_bytes for pages in self.paged)
 
+    def cached_bytes(self) -> int:
+        return self.cached
+
     def high_water_bytes(self) -> int:
         return max(self.high_water, self.taken_bytes())
 

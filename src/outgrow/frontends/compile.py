@@ -334,9 +334,9 @@ def compile(
     Raises `InvalidQuantity` for a size that is none, `TierFailure` if `offload_dir` cannot be used, `TypeError` for a
     step that is no function, a model that is no module, an optimizer or a mesh that is none or an `offload_dir` that is
     no path, and `ValueError` for an unknown planner, unknown kernels, a `host_budget` for a model on the CPU, a
-    `disk_budget` without one for a model on a GPU, or a mesh for one, of several dimensions, of another device than
-    the CPU, or without this process. Calls raise `Divided` where processes of the mesh do not agree, `PeerLost` where
-    one has ended, and `DeviceFull` where others have taken the memory of a GPU.
+    `disk_budget` without one above 64 MiB for a model on a GPU, or a mesh for one, of several dimensions, of another
+    device than the CPU, or without this process. Calls raise `Divided` where processes of the mesh do not agree,
+    `PeerLost` where one has ended, and `DeviceFull` where others have taken the memory of a GPU.
     """
     training = _training(model, optimizer)
     settings = Settings.of(

@@ -69,6 +69,10 @@ class BesideHost(Protocol):
         """Return the bytes of the device that the process takes now."""
         ...
 
+    def cached_bytes(self) -> int:
+        """Return the bytes of these that serve the next tensors, since nobody has them."""
+        ...
+
     def high_water_bytes(self) -> int:
         """Return the most bytes that it took since the mark was last reset."""
         ...
@@ -179,6 +183,12 @@ class Cuda:
 
     def taken_bytes(self) -> int:
         return _reserved_bytes(self.torch_device, "current") + pages_taken_bytes(self.torch_device)
+
+    def cached_bytes(self) -> int:
+        counters = torch.cuda.memory_stats_as_nested_dict(self.torch_device)
+        return (
+            counters["reserved_bytes"]["all"]["current"] - counters["active_bytes"]["all"]["current"] if counters else 0
+        )
 
     def high_water_bytes(self) -> int:
         return _reserved_bytes(self.torch_device, "peak") + pages_taken_bytes(self.torch_device)

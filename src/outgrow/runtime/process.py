@@ -75,6 +75,8 @@ def present_bytes(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     Of each those of anonymous pages, and those of pages of files or shared memory. What nobody has touched yet is not
     there. Where the kernel does not tell, all are anonymous.
     """
+    if not ranges:
+        return []
     try:
         with Path(_PAGE_MAP).open("rb", buffering=0) as table:
             return [_present_bytes(table.fileno(), address, size_bytes) for address, size_bytes in ranges]

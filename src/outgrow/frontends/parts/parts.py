@@ -97,7 +97,12 @@ class Part:
             return self._called(args)
 
     def _called(self, args: Sequence[object]) -> object:
-        shared, is_checkpointed = self._share(self._settings, args), hooks.is_checkpointed()
+        shared = self._share(self._settings, args)
+        with shared.platform.failing():
+            return self._ran(shared, args)
+
+    def _ran(self, shared: Shared, args: Sequence[object]) -> object:
+        is_checkpointed = hooks.is_checkpointed()
         if any(ready.runs for ready in self._ready.values()):  # else Dynamo has compiled this meanwhile
             shared.tell_of_others()
         shared.note()

@@ -42,7 +42,7 @@ class Waiting:
         with ExitStack() as busy:
             busy.callback(shared.idle.append, self.platform)
             busy.enter_context(self.platform.busy())
-            shared.make_way(self.platform, ready.program)
+            shared.make_way(self.platform, ready, args)
             run = self._made_ready(feed)
             self.run = again(run, [] if ready.runs else None, _staying(ready, args, run))
             self.end = finalize(self, _end, ready, self.platform, self.run, busy.pop_all())
@@ -55,9 +55,10 @@ class Waiting:
 
         Raises `DeviceLost` where the device does.
         """
-        with self.platform.failing(), ExitStack() as failing:
+        with ExitStack() as failing:
             failing.callback(self.end)
-            yield
+            with self.platform.failing():
+                yield
             failing.pop_all()
 
     def _made_ready(self, feed: calls.Feed) -> Run:

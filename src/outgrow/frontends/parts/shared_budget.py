@@ -17,6 +17,7 @@ from functools import cached_property
 from itertools import count
 from weakref import WeakSet, WeakValueDictionary, finalize
 
+import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
@@ -55,6 +56,13 @@ _BESIDE = (
     "there, such as the update of an optimizer, takes memory that no plan of a part can spare. Raise the budget, or "
     "give outgrow.compile the whole step, which plans the update as well."
 )
+_SEARCHES = (
+    "torch.backends.cudnn.benchmark is on. A part's backward pass runs in a thread of autograd's, where cuDNN searches "
+    "anew for the quickest algorithms: that may take memory beyond the budget, and find others than the forward pass "
+    "has. Set it to False, or give outgrow.compile the whole step."
+)
+_CHOOSES = "convolution"
+"""Operators with this in their names search."""
 _MOST_RUNS = 3
 """After this many runs a part is planned again, even if something was planned during each of its waits."""
 NOBODY = Training((), ())
@@ -120,12 +128,14 @@ class Shared:
         self.idle.remove(found)
         return found
 
-    def make_way(self, platform: Platform, program: Program) -> None:
+    def make_way(self, platform: Platform, ready: "Ready", args: Sequence[object]) -> None:
         """Where a run would have too little room on its busy platform, those that are idle give theirs back."""
-        more = max(0, _arena_bytes(program) - platform.resting_bytes())
-        if self.platform.process_bytes() + more > self.baseline_bytes + self.settings.budget_bytes:
+        arena_bytes = _arena_bytes(ready.program)
+        more = max(0, arena_bytes - platform.resting_bytes())
+        if self.idle and self.platform.process_bytes() + more > self.baseline_bytes + self.settings.budget_bytes:
             self.give_back()
-        self.platform.give_way(more)
+        gives = self.is_apart and self.resting_bytes() > 0
+        self.platform.give_way(more, ready.own_bytes - arena_bytes - self._held_bytes(args) if gives else 0)
 
     def give_back(self) -> None:
         """Give back what idle platforms keep for the next run."""
@@ -163,8 +173,11 @@ class Shared:
 
     def others_bytes(self, args: Sequence[object]) -> int:
         """Bytes that the process holds beyond its baseline and the inputs of a call."""
-        held = self.platform.held_bytes(arg.untyped_storage() for arg in args if isinstance(arg, Tensor))
+        held = self._held_bytes(args)
         return max(0, self.platform.process_bytes() - self.resting_bytes() - self.baseline_bytes - held)
+
+    def _held_bytes(self, args: Sequence[object]) -> int:
+        return self.platform.held_bytes(arg.untyped_storage() for arg in args if isinstance(arg, Tensor))
 
     def resting_bytes(self) -> int:
         """What is kept for runs that come, also those of whole steps."""
@@ -292,6 +305,9 @@ def planned(
 
     Raises `Infeasible` if the part has no plan although nothing is left for others.
     """
+    searches = captured.device.type == "cuda" and torch.backends.cudnn.benchmark
+    if searches and any(_CHOOSES in op.operator for op in captured.graph.ops):
+        remark(_SEARCHES)
     shared.give_back()
     for pause in shared.waiting:
         pause.clean = False

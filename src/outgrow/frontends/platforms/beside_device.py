@@ -1,8 +1,9 @@
 """Where does what leaves a device go? To memory of the host, and where that is limited on to a file.
 
 The program says which tensors go where (`Program.stowed`, `sunk`). When another plan wants them elsewhere, moves that
-make room come first: what is to be on the device comes home, what sinks goes to the file, then the others go to memory
-of the host.
+make room come first. Where memory of the host is limited: what is to be on the device comes home, what sinks goes to
+the file, then the others go to memory of the host. Where it is not, these go first, and what is to be on the device
+comes home last.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

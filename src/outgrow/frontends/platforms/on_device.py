@@ -70,11 +70,6 @@ _LOST = (
     "from the last checkpoint. If the step is at fault, as by an index that is out of range, the environment variable "
     "CUDA_LAUNCH_BLOCKING=1 lets its failure name the operator."
 )
-_SEARCHES = (
-    "torch.backends.cudnn.benchmark is on. A part's backward pass runs in a thread of autograd's, where cuDNN searches "
-    "anew for the quickest algorithms: that may take memory beyond the budget, and find others than the forward pass "
-    "has. Set it to False, or give outgrow.compile the whole step."
-)
 _known: "WeakSet[OnDevice]" = WeakSet()
 """What whole steps and parts run on."""
 _idle_lock = RLock()
@@ -234,8 +229,12 @@ class OnDevice:
         spill, was_here = self._beside.ready(program, tensors, self._make_way)
         if was_here:
             self._device.give_back()
-        self.give_way(max(0, addresses.arena_bytes - self._arena.size_bytes))
-        most = max(addresses.arena_bytes, capacity_bytes - self._device.taken_by(addresses.beside))
+        beside_bytes = self._device.taken_by(addresses.beside)
+        newly_bytes = 0
+        if self._idle_beside_bytes():  # only they give way to it
+            newly_bytes = beside_bytes - self.held_bytes(tensor.untyped_storage() for tensor in tensors.values())
+        self.give_way(max(0, addresses.arena_bytes - self._arena.size_bytes), newly_bytes)
+        most = max(addresses.arena_bytes, capacity_bytes - beside_bytes)
         self._arena.reserve(addresses.arena_bytes, most)
         self._device.settle_libraries()
         return spill
@@ -245,21 +244,22 @@ class OnDevice:
         self._arena.close()
         self.give_way(coming_bytes)
 
-    def give_way(self, more_bytes: int) -> None:
+    def give_way(self, more_bytes: int, beside_bytes: int = 0) -> None:
         """Arenas of idle steps go first, then what torch keeps for nobody.
 
-        That is what others have freed, such as an evaluation between epochs.
+        That is what others have freed, such as an evaluation between epochs. It serves what is `beside`.
         """
         if self._baseline_bytes is None:
             return
-        for give in (self._close_idle, self._device.give_back):
-            if self.process_bytes() + more_bytes > self._baseline_bytes + self._budget_bytes:
-                give()
+        most_bytes = self._baseline_bytes + self._budget_bytes
+        newly_bytes = max(0, beside_bytes - self._device.cached_bytes())
+        if self.process_bytes() + more_bytes + newly_bytes > most_bytes:
+            self._close_idle()
+        if self.process_bytes() + more_bytes > most_bytes:
+            self._device.give_back()
 
     def settle_libraries(self) -> None:
         self._device.settle_libraries()
-        if self._device.torch_device.type == "cuda" and torch.backends.cudnn.benchmark:
-            remark(_SEARCHES)
 
     def moment(self) -> Moment:
         return self._arena.moment()

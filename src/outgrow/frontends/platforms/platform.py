@@ -129,8 +129,11 @@ class Platform(Protocol):
         """Name the device where a block fails because it does: raises `DeviceLost`, and from then on at once."""
         ...
 
-    def give_way(self, more_bytes: int) -> None:
-        """Where there would be too little room for more, take what others keep that do not run now."""
+    def give_way(self, more_bytes: int, beside_bytes: int = 0) -> None:
+        """Where there would be too little room, take what others keep that do not run now.
+
+        There is to be room for so much more, and for tensors `beside` it.
+        """
         ...
 
     def held_bytes(self, storages: Iterable[torch.UntypedStorage]) -> int:
