@@ -118,6 +118,23 @@ def test_arguments_in_lists_and_views_are_found() -> None:
         assert kept == {item.untyped_storage().data_ptr() for item in (x, found)}
 
 
+def test_arguments_by_keyword_are_found() -> None:
+    """Such as a number that the run itself has made."""
+
+    def function(x: Tensor) -> Tensor:
+        return torch.add(x, torch.stack(x.split(1)).view(-1), alpha=x.sum().item()).sin()
+
+    x = torch.randn(8)
+    program = of(function, x)
+    assert any(item.keyword_slots for item in program.instructions if isinstance(item, Call))
+    for seed in range(2):
+        torch.manual_seed(seed)
+        x = torch.randn(8)
+        (found,) = execute(run_of(program, x, Heap())).results
+        assert isinstance(found, Tensor)
+        assert torch.equal(found, function(x))
+
+
 def test_a_result_that_lies_otherwise_is_refused() -> None:
     """As in any run: views of it would be wrong."""
     x = torch.ones(8)
