@@ -239,7 +239,24 @@ def _whole(device: StandIn, budget: int, width: int = 64) -> Step[[Tensor], Tens
     return Step(step, Training((model,), ()), Settings.of(budget), name="", device=device)
 
 
-def test_a_part_on_a_device_that_fails_says_so(device: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+def _with_an_idle_part(device: StandIn, budget: int) -> tuple[Callable[[Tensor], object], Shared]:
+    """What runs both passes of a part, which has run, on inputs of 64 features, and what it shares."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(64, 320), nn.ReLU(), nn.Linear(320, 64))
+    by_part = by_parts(device, budget)(module)
+
+    def run(x: Tensor) -> object:
+        return _gradients(module, by_part(x))
+
+    run(torch.randn(512, 64))
+    (shared,) = dynamo.budgets()
+    return run, shared
+
+
+@pytest.mark.parametrize("is_backward", [False, True])
+def test_a_part_on_a_device_that_fails_says_so(
+    device: StandIn, monkeypatch: pytest.MonkeyPatch, *, is_backward: bool
+) -> None:
     """Its next call says it at once."""
     module = nn.Sequential(nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 10))
     model, (x, _) = by_parts(device, AMPLE)(module), batch()
@@ -248,30 +265,27 @@ def test_a_part_on_a_device_that_fails_says_so(device: StandIn, monkeypatch: pyt
     def broken(*_: object) -> None:
         raise RuntimeError("an illegal access was met")
 
+    result = model(x) if is_backward else None
     with monkeypatch.context() as failing:
         failing.setattr(PlannedMemory, "before", broken)
         device.failed = "an illegal access"
         with pytest.raises(DeviceLost, match=r"has failed \(an illegal access\)"):
-            model(x)
+            _gradients(module, model(x) if result is None else result)
     with pytest.raises(DeviceLost, match="an illegal access"):
         model(x)
 
 
 def test_idle_whole_steps_make_room_for_parts(device: StandIn) -> None:
     """What they keep is not of others, for whom a part is planned with less, and is given back where it lacks room."""
-    torch.manual_seed(0)
     budget, x = 4 * MIB, torch.randn(512, 64)
-    module = nn.Sequential(nn.Linear(64, 320), nn.ReLU(), nn.Linear(320, 64))
-    by_part = by_parts(device, budget)(module)
-    _gradients(module, by_part(x))
-    (shared,) = dynamo.budgets()
+    run, shared = _with_an_idle_part(device, budget)
     whole = _whole(device, budget, width=512)
     for _ in range(3):
         whole(x)
         idle = shared.resting_bytes()
         assert idle > 2 * MIB
         assert shared.others_bytes([]) < idle
-        _gradients(module, by_part(x))
+        run(x)
         assert shared.taken_bytes <= budget
     (ready,) = shared.plans.values()
     assert not ready.prepared.plan.decisions
@@ -279,16 +293,12 @@ def test_idle_whole_steps_make_room_for_parts(device: StandIn) -> None:
 
 def test_idle_parts_make_room_for_a_whole_step(device: StandIn) -> None:
     """What they keep for their next runs is no part of its baseline, and is given back where it lacks room."""
-    torch.manual_seed(0)
     budget, x = 2 * MIB, torch.randn(512, 64)
-    module = nn.Sequential(nn.Linear(64, 320), nn.ReLU(), nn.Linear(320, 64))
-    by_part = by_parts(device, budget)(module)
-    _gradients(module, by_part(x))
-    (shared,) = dynamo.budgets()
+    run, shared = _with_an_idle_part(device, budget)
     assert shared.resting_bytes() > MIB
     whole = _whole(device, budget)
     assert shared.resting_bytes() == 0
     for _ in range(3):
         whole(x)
         assert whole.process_bytes <= budget
-        _gradients(module, by_part(x))
+        run(x)

@@ -255,7 +255,7 @@ class Step(Generic[P, R]):
         The step can be called again; it reserves space anew. What the machine has no memory for stays on the disk, with
         a warning, until the model goes. Raises `DeviceLost` where the GPU has failed.
         """
-        with self._platform.busy():
+        with self._platform.failing():
             self._entries.close()
 
 

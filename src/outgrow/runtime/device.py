@@ -182,16 +182,13 @@ class Cuda:
         return told
 
     def taken_bytes(self) -> int:
-        return _reserved_bytes(self.torch_device, "current") + pages_taken_bytes(self.torch_device)
+        return _counted_bytes(self.torch_device, "reserved") + pages_taken_bytes(self.torch_device)
 
     def cached_bytes(self) -> int:
-        counters = torch.cuda.memory_stats_as_nested_dict(self.torch_device)
-        return (
-            counters["reserved_bytes"]["all"]["current"] - counters["active_bytes"]["all"]["current"] if counters else 0
-        )
+        return _counted_bytes(self.torch_device, "reserved") - _counted_bytes(self.torch_device, "active")
 
     def high_water_bytes(self) -> int:
-        return _reserved_bytes(self.torch_device, "peak") + pages_taken_bytes(self.torch_device)
+        return _counted_bytes(self.torch_device, "reserved", "peak") + pages_taken_bytes(self.torch_device)
 
     def reset_high_water(self) -> None:
         torch.cuda.reset_peak_memory_stats(self.torch_device)
@@ -252,10 +249,10 @@ class Cuda:
         )
 
 
-def _reserved_bytes(device: torch.device, when: str) -> int:
-    """Return what torch's allocator has of a GPU, `current` or `peak`; `memory_reserved` would sort all counters."""
+def _counted_bytes(device: torch.device, what: str, when: str = "current") -> int:
+    """Return what torch's allocator has `reserved` of a GPU, or `active`; its own functions would sort all counters."""
     counters = torch.cuda.memory_stats_as_nested_dict(device)
-    return counters["reserved_bytes"]["all"][when] if counters else 0
+    return counters[f"{what}_bytes"]["all"][when] if counters else 0
 
 
 def given_room(device: BesideHost, size_bytes: int, take: Callable[[], T]) -> T:

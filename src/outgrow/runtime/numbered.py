@@ -24,7 +24,7 @@ from outgrow.analysis.cost import Cost
 from outgrow.ir.graph import Drop, SwapIn, SwapOut, Wait
 from outgrow.runtime import arena
 from outgrow.runtime.foreknown import Foreknown, course_of
-from outgrow.runtime.program import Call, Geometry, Instruction, Program, Result
+from outgrow.runtime.program import Call, Geometry, Instruction, Program, Result, is_nested
 
 Gather: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]
 """Returns the arguments of a call from the table."""
@@ -244,7 +244,8 @@ class _Numbering:
         if isinstance(item, Call):
             arguments, keywords = self._given(item, looked_at)
             gather = self._gather(arguments)
-            by_keyword += [(key, self._find(found)) for key, found in keywords.items() if _is_found(found)]
+            found_by = ((key, item) for key, item in keywords.items() if isinstance(item, _At) or is_nested(item, _At))
+            by_keyword += [(key, self._find(item)) for key, item in found_by]
             found = ((at, result) for at, result in enumerate(item.results) if result is not None)
             entering += [(at, self._enter(result), result) for at, result in found]
         elif isinstance(item, Drop) and item.end - item.begin == self._program.sizes[item.storage]:
@@ -267,14 +268,14 @@ class _Numbering:
 
     def _gather(self, arguments: Sequence[object]) -> Gather:
         """Return how arguments are found in the table, all of them."""
-        if not any(isinstance(item, list) and _is_found(item) for item in arguments):
+        if not any(is_nested(item, _At) for item in arguments):
             return _gathering([item.number if isinstance(item, _At) else self._number(item) for item in arguments])
         finders = [self._find(item) for item in arguments]
         return lambda table: [find(table) for find in finders]
 
     def _find(self, argument: object) -> Find:
         """Return how an argument is found in the table."""
-        if isinstance(argument, list) and _is_found(argument):
+        if is_nested(argument, _At):
             gather = self._gather(argument)
             return lambda table: [*gather(table)]
         return itemgetter(argument.number if isinstance(argument, _At) else self._number(argument))
@@ -318,11 +319,6 @@ class _At:
     """The place of a value in the table."""
 
     number: int
-
-
-def _is_found(argument: object) -> bool:
-    """Whether an argument is a value, or a list with one in it."""
-    return isinstance(argument, _At) or (isinstance(argument, list) and any(map(_is_found, argument)))
 
 
 def _gathering(numbers: Sequence[int]) -> Gather:

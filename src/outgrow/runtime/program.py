@@ -6,6 +6,7 @@ nothing: order, transfers and frees are those of the graph.
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 import torch
 
@@ -88,6 +89,11 @@ class Call:
         """Call the function on what is looked up, and return what it returns."""
         arguments, keywords = self.given(lookup)
         return self.function(*arguments, **keywords)
+
+
+def is_nested(argument: object, kind: type) -> TypeGuard[list[object]]:
+    """Whether an argument is a list that has something of a kind in it, or in its lists."""
+    return isinstance(argument, list) and any(isinstance(item, kind) or is_nested(item, kind) for item in argument)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import torch
 
 from outgrow.ir.graph import Drop, SwapIn, SwapOut, Wait
 from outgrow.runtime.memory import storage_on
-from outgrow.runtime.program import Call, Instruction, Program, Result
+from outgrow.runtime.program import Call, Instruction, Program, Result, is_nested
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class _Scoring:
         arguments, keywords = call.given(lookup)
         loose = tuple((at, item.name) for at, item in enumerate(arguments) if isinstance(item, Loose))
         loose_keywords = tuple((key, item.name) for key, item in keywords.items() if isinstance(item, Loose))
-        nested = any(map(_is_nested, (*arguments, *keywords.values())))
+        nested = any(is_nested(item, Loose) for item in (*arguments, *keywords.values()))
         placed, numbers, born = self._results(call, stays)
         is_placing = bool(self._addresses.scratch.get(position) or self._program.aims.get(position) or placed or born)
         return Played(
@@ -174,8 +174,3 @@ class _Scoring:
 
 
 _Results: TypeAlias = tuple[tuple[Placed, ...], tuple[tuple[int, str], ...], tuple[tuple[int, Result], ...]]
-
-
-def _is_nested(argument: object) -> bool:
-    """Whether a list has a loose argument in it."""
-    return isinstance(argument, list) and any(isinstance(item, Loose) or _is_nested(item) for item in argument)

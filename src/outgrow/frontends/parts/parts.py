@@ -331,12 +331,13 @@ class _Pair(torch.autograd.Function):
     def backward(ctx: Any, *given: Tensor | None) -> tuple[object, ...]:
         """Return what adds up to the gradients of the part's inputs; None where no gradient has arrived."""
         with _turn:
-            return _backward(ctx, given)
+            if ctx.waiting is None:
+                raise OutOfTurn(_OVER)
+            with ctx.asked.shared.platform.failing():
+                return _backward(ctx, given)
 
 
 def _backward(ctx: Any, given: Sequence[Tensor | None]) -> tuple[object, ...]:
-    if ctx.waiting is None:
-        raise OutOfTurn(_OVER)
     asked, waiting, results, begun = ctx.asked, ctx.waiting, ctx.results, ctx.begun
     ctx.asked, ctx.waiting, ctx.results, ctx.begun = None, None, (), None
     with waiting.ended_by_errors():

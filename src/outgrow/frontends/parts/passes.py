@@ -51,14 +51,10 @@ class Waiting:
 
     @contextmanager
     def ended_by_errors(self) -> Iterator[None]:
-        """End the run at once if the block fails: whoever keeps the error would keep all that the run holds.
-
-        Raises `DeviceLost` where the device does.
-        """
+        """End the run at once if the block fails: whoever keeps the error would keep all that the run holds."""
         with ExitStack() as failing:
             failing.callback(self.end)
-            with self.platform.failing():
-                yield
+            yield
             failing.pop_all()
 
     def _made_ready(self, feed: calls.Feed) -> Run:

@@ -30,6 +30,7 @@ from outgrow.frontends.parts.between import Between, between
 from outgrow.frontends.parts.casts import Casts, cast_inputs
 from outgrow.frontends.parts.joint import Origin, hole_of, open_results
 from outgrow.frontends.platforms.platform import Platform
+from outgrow.frontends.preparing.rehearsal import chooses
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.tracing.captured import Captured, Given
 from outgrow.frontends.tracing.signature import Seen, glance_at_inputs
@@ -61,8 +62,6 @@ _SEARCHES = (
     "anew for the quickest algorithms: that may take memory beyond the budget, and find others than the forward pass "
     "has. Set it to False, or give outgrow.compile the whole step."
 )
-_CHOOSES = "convolution"
-"""Operators with this in their names search."""
 _MOST_RUNS = 3
 """After this many runs a part is planned again, even if something was planned during each of its waits."""
 NOBODY = Training((), ())
@@ -134,8 +133,7 @@ class Shared:
         more = max(0, arena_bytes - platform.resting_bytes())
         if self.idle and self.platform.process_bytes() + more > self.baseline_bytes + self.settings.budget_bytes:
             self.give_back()
-        gives = self.is_apart and self.resting_bytes() > 0
-        self.platform.give_way(more, ready.own_bytes - arena_bytes - self._held_bytes(args) if gives else 0)
+        self.platform.give_way(more, ready.own_bytes - arena_bytes, _storages(args))
 
     def give_back(self) -> None:
         """Give back what idle platforms keep for the next run."""
@@ -173,11 +171,8 @@ class Shared:
 
     def others_bytes(self, args: Sequence[object]) -> int:
         """Bytes that the process holds beyond its baseline and the inputs of a call."""
-        held = self._held_bytes(args)
+        held = self.platform.held_bytes(_storages(args))
         return max(0, self.platform.process_bytes() - self.resting_bytes() - self.baseline_bytes - held)
-
-    def _held_bytes(self, args: Sequence[object]) -> int:
-        return self.platform.held_bytes(arg.untyped_storage() for arg in args if isinstance(arg, Tensor))
 
     def resting_bytes(self) -> int:
         """What is kept for runs that come, also those of whole steps."""
@@ -274,6 +269,10 @@ def shown(shared: Shared, ready: Ready, now: int) -> int:
     return max(0, max(present, shared.highest_bytes - ready.own_bytes) - shared.baseline_bytes)
 
 
+def _storages(args: Sequence[object]) -> Iterator[torch.UntypedStorage]:
+    return (arg.untyped_storage() for arg in args if isinstance(arg, Tensor))
+
+
 def _arena_bytes(program: Program) -> int:
     return 0 if program.addresses is None else program.addresses.arena_bytes
 
@@ -306,7 +305,7 @@ def planned(
     Raises `Infeasible` if the part has no plan although nothing is left for others.
     """
     searches = captured.device.type == "cuda" and torch.backends.cudnn.benchmark
-    if searches and any(_CHOOSES in op.operator for op in captured.graph.ops):
+    if searches and any(map(chooses, captured.graph.ops)):
         remark(_SEARCHES)
     shared.give_back()
     for pause in shared.waiting:

@@ -149,7 +149,7 @@ class OnCpu:
         """A CPU that fails takes the process with it."""
         return nullcontext()
 
-    def give_way(self, more_bytes: int, beside_bytes: int = 0) -> None:
+    def give_way(self, more_bytes: int, beside_bytes: int = 0, there: Iterable[torch.UntypedStorage] = ()) -> None:
         """Do nothing: what rests is of the process."""
 
     def held_bytes(self, storages: Iterable[torch.UntypedStorage]) -> int:

@@ -230,10 +230,8 @@ class OnDevice:
         if was_here:
             self._device.give_back()
         beside_bytes = self._device.taken_by(addresses.beside)
-        newly_bytes = 0
-        if self._idle_beside_bytes():  # only they give way to it
-            newly_bytes = beside_bytes - self.held_bytes(tensor.untyped_storage() for tensor in tensors.values())
-        self.give_way(max(0, addresses.arena_bytes - self._arena.size_bytes), newly_bytes)
+        there = (tensor.untyped_storage() for tensor in tensors.values())
+        self.give_way(max(0, addresses.arena_bytes - self._arena.size_bytes), beside_bytes, there)
         most = max(addresses.arena_bytes, capacity_bytes - beside_bytes)
         self._arena.reserve(addresses.arena_bytes, most)
         self._device.settle_libraries()
@@ -244,7 +242,7 @@ class OnDevice:
         self._arena.close()
         self.give_way(coming_bytes)
 
-    def give_way(self, more_bytes: int, beside_bytes: int = 0) -> None:
+    def give_way(self, more_bytes: int, beside_bytes: int = 0, there: Iterable[torch.UntypedStorage] = ()) -> None:
         """Arenas of idle steps go first, then what torch keeps for nobody.
 
         That is what others have freed, such as an evaluation between epochs. It serves what is `beside`.
@@ -252,7 +250,9 @@ class OnDevice:
         if self._baseline_bytes is None:
             return
         most_bytes = self._baseline_bytes + self._budget_bytes
-        newly_bytes = max(0, beside_bytes - self._device.cached_bytes())
+        newly_bytes = 0
+        if beside_bytes and self._idle_beside_bytes():  # only they give way to it
+            newly_bytes = max(0, beside_bytes - self.held_bytes(there) - self._device.cached_bytes())
         if self.process_bytes() + more_bytes + newly_bytes > most_bytes:
             self._close_idle()
         if self.process_bytes() + more_bytes > most_bytes:

@@ -129,10 +129,10 @@ class Platform(Protocol):
         """Name the device where a block fails because it does: raises `DeviceLost`, and from then on at once."""
         ...
 
-    def give_way(self, more_bytes: int, beside_bytes: int = 0) -> None:
+    def give_way(self, more_bytes: int, beside_bytes: int = 0, there: Iterable[torch.UntypedStorage] = ()) -> None:
         """Where there would be too little room, take what others keep that do not run now.
 
-        There is to be room for so much more, and for tensors `beside` it.
+        There is to be room for so much more, and for tensors `beside` it, of which some are `there` already.
         """
         ...
 

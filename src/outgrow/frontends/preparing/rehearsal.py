@@ -45,6 +45,11 @@ _OF_THE_HOST = (*OF_NUMBERS, "outgrow")
 _CHOOSES = "convolution"
 
 
+def chooses(op: Op) -> bool:
+    """Whether a library knows several algorithms for an op."""
+    return _CHOOSES in op.operator
+
+
 @dataclass(frozen=True, slots=True)
 class Rehearsed:
     """What one op was seen to do: its seconds, its scratch, and for each result, by place, its (allocation, bytes)."""
@@ -144,7 +149,7 @@ class Rehearsal:
             return call.run(operands.__getitem__)
 
         with torch.no_grad():
-            if _CHOOSES in op.operator:
+            if chooses(op):
                 self._first(run)
             self._check_devices(call, run(), elsewhere)
             scratch, results = self._watched(call, run) if self.directed else (0, {})
