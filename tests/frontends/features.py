@@ -659,6 +659,87 @@ def copied() -> Job:
     return Job(step, (model,), (optimizer,), rows)
 
 
+def averaged_by_data() -> Job:
+    """A teacher that follows by `.data`, as momentum encoders do, with a second look at what was there before."""
+    model, teacher = net(), net()
+    teacher.requires_grad_(requires_grad=False)
+    optimizer = Adam(model.parameters())
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        before = [parameter.flatten() for parameter in teacher.parameters()]
+        with torch.no_grad():
+            for parameter, kept in zip(model.parameters(), teacher.parameters(), strict=True):
+                kept.data = kept.data * 0.9 + parameter.data * 0.1
+            wanted = teacher(x)
+        pairs = zip(teacher.parameters(), before, strict=True)
+        moved = sum((kept.flatten() - old).square().sum() for kept, old in pairs)
+        loss = F.cross_entropy(model(x), y) + F.mse_loss(model(x), wanted) + moved
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return Job(step, (model, teacher), (optimizer,), rows)
+
+
+class Sharp(SGD):
+    """Gradients from where the loss is highest near by; weights come back by `.data`, and share their memory then."""
+
+    @torch.no_grad()
+    def climb(self) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter]["old"] = parameter.data.clone()
+                parameter.add_(parameter.grad, alpha=0.05)
+
+    @torch.no_grad()
+    def descend(self) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.data = self.state[parameter]["old"]
+        self.step()
+
+
+def sharpness_aware() -> Job:
+    """Two passes, from different weights."""
+    model = net()
+    optimizer = Sharp(model.parameters(), lr=0.1)
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.climb()
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.descend()
+        optimizer.zero_grad()
+        return loss
+
+    return Job(step, (model,), (optimizer,), rows)
+
+
+def updated_by_data() -> Job:
+    """No optimizer: gradients and activations are written, and weights are views of one vector afterwards."""
+    model = net()
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        model.zero_grad()
+        scores = model(x)
+        squashed = scores.tanh()
+        squashed.data = squashed.data.clamp(-0.5, 0.5)
+        loss = F.cross_entropy(scores + squashed, y)
+        loss.backward()
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            parameter.grad.data = parameter.grad.data / (parameter.grad.norm() + 1e-6)
+        flat = nn.utils.parameters_to_vector(model.parameters())
+        slopes = nn.utils.parameters_to_vector([p.grad for p in model.parameters() if p.grad is not None])
+        nn.utils.vector_to_parameters(flat - 0.1 * slopes, model.parameters())
+        return loss
+
+    return Job(step, (model,), (), rows)
+
+
 def evaluated() -> Job:
     """No gradient, no optimizer: loss and accuracy."""
     model = net().eval()
@@ -806,6 +887,9 @@ def single_points() -> Job:
 
 
 FEATURES: tuple[Make, ...] = (
+    averaged_by_data,
+    sharpness_aware,
+    updated_by_data,
     single_points,
     written_in_parts,
     matrices_by_muon,

@@ -9,7 +9,7 @@ from torch import Tensor
 from outgrow.frontends.fake.reserves import keeping_reserve
 from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.tracing.names import resolve_operator, resolve_symbol
-from outgrow.frontends.user.state import BatchSlot, Training, put
+from outgrow.frontends.user.state import BatchSlot, Training
 from outgrow.ir.graph import Argument, Ref, Role, Symbol
 
 
@@ -63,7 +63,7 @@ def replay(captured: Captured, training: Training, args: Sequence[object], kwarg
     for item in captured.puts:
         result = None if item.result is None else results[item.result]
         assert result is None or isinstance(result, Tensor)
-        put(item.slot, result, training)
+        item.hang(result, training)
     return captured.unflatten(results)
 
 

@@ -27,6 +27,7 @@ SGD_RATE = 0.25
 FLAT = {"evaluated"}
 """Without a backward pass nothing waits: the peak is the floor."""
 TRIALS = 500
+WEIGHT = torch.ones(16, 8)
 ENCODER = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 1).eval()
 
 
@@ -98,6 +99,7 @@ def _counted_after_schedule(job: Job, x: Tensor, _y: Tensor) -> Tensor:
 def _data_exchanged(job: Job, _x: Tensor, _y: Tensor) -> None:
     weight = next(job.models[0].parameters())
     weight.data = weight.data * 2
+    weight.data = WEIGHT
 
 
 def _nested(_job: Job, x: Tensor, _y: Tensor) -> Tensor:

@@ -118,7 +118,7 @@ def put_results(feed: Feed, outcome: Outcome) -> None:
         spread = feed.given.captured.spreads.get(item.slot)
         if spread is not None and isinstance(result, Tensor):
             result = spread.around(result)
-        put(item.slot, result, feed.training)
+        item.hang(result, feed.training)
 
 
 def settle(feed: Feed, outcome: Outcome) -> object:

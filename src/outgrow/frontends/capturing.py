@@ -19,6 +19,7 @@ from outgrow.frontends.tracing.trace import Traced, trace
 from outgrow.frontends.user.counts import Count
 from outgrow.frontends.user.devices import device_of, home_of
 from outgrow.frontends.user.plain import NumberSlot
+from outgrow.frontends.user.set_data import sets_data
 from outgrow.frontends.user.state import Training
 from outgrow.frontends.workers.workers import Workers, check_replaceable, one_by_one
 from outgrow.ir.graph import Graph, Role
@@ -89,13 +90,20 @@ class Capturing:
 
 
 def _check_divisible(traced: Traced) -> None:
-    """Refuse a step that looks beyond its batch, at what may be divided, or has results as large as contents say."""
+    """Refuse a step that looks beyond its batch, at what may be divided, has results as large as contents say, or sets
+    what memory a tensor has.
+    """
     asked = next((item for item in traced.questions if not item.of_batch), None)
     if asked is not None:
         raise Uncapturable(
             f"{asked.line or 'the step'}: this looks at what is in a buffer, or in a tensor outside, and a process of "
             "a mesh may have only a part of it; keep it as one number in a buffer of its own, or look at it outside of "
             "the step"
+        )
+    if sets_data(traced.module):
+        raise Uncapturable(
+            "the step sets the .data of a tensor, which no mesh can divide; write into it (under torch.no_grad(), with "
+            "copy_)"
         )
     chooses = next(filter(_is_sized_by_content, traced.module.graph.nodes), None)
     if chooses is not None:

@@ -316,6 +316,10 @@ class Fakes:
     batch: Mapping[int, Tensor]
     leaves: Sequence[object]
 
+    def given(self) -> list[Tensor]:
+        """Return all that the step sees by now and has not made."""
+        return [*self.tensors.values(), *self.twins.fakes.values()]
+
     @property
     def buffers(self) -> dict[BufferSlot, tuple[Tensor, Tensor]]:
         """The buffers of models, and what stands for each."""

@@ -29,7 +29,7 @@ from torch.utils.checkpoint import checkpoint
 from outgrow.errors import Uncapturable
 from outgrow.frontends.parts.addends import addends
 from outgrow.frontends.parts.aliases import SameAs, aliases, views_read
-from outgrow.frontends.user.unseen import Geometry, geometry
+from outgrow.frontends.user.sharing import Geometry, geometry
 from outgrow.ir.graph import Graph, Op
 
 _STATE = re.compile("_(parameters|buffers)_")

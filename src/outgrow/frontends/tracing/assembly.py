@@ -184,7 +184,8 @@ class _Assembly:
         outputs = enumerate(self.traced.outputs)
         begun = self.traced.begun
         slots = [(at, slot) for at, slot in outputs if slot is not None and not isinstance(slot, Leaf)]
-        puts = [Put(slot, numbers[at], begun.get(slot)) for at, slot in slots]
+        rebound = self.traced.rebound
+        puts = [Put(slot, numbers[at], begun.get(slot), is_data=slot in rebound) for at, slot in slots]
         puts += [Put(slot, None, number) for slot, number in self.traced.numbers.placed.items()]
         return (*puts, *(Put(slot, None) for slot in self.traced.emptied))
 
@@ -218,4 +219,5 @@ def _without_stale(
 def _born_roles(traced: Traced) -> dict[int, Role]:
     """Return the role of storages that the step makes, by address; the others are activations."""
     roles = {address(gradient): Role.GRADIENT for gradient in traced.gradients}
-    return roles | {address(tensor): _ROLES[type(slot)] for slot, tensor in traced.born.items()}
+    made = (*traced.rebound.items(), *traced.born.items())
+    return roles | {address(tensor): _ROLES[type(slot)] for slot, tensor in made}

@@ -28,7 +28,7 @@ from outgrow.frontends.user.devices import CPU
 from outgrow.frontends.user.guards import Guards
 from outgrow.frontends.user.outside import Changed, Filled, Outside
 from outgrow.frontends.user.plain import Number, NumberSlot
-from outgrow.frontends.user.sharing import address, place
+from outgrow.frontends.user.sharing import address, geometry, place
 from outgrow.frontends.user.state import (
     BatchSlot,
     BufferSlot,
@@ -43,10 +43,10 @@ from outgrow.frontends.user.state import (
     StateSlot,
     Training,
     local,
+    put,
     read,
     state_tensors,
 )
-from outgrow.frontends.user.unseen import geometry
 from outgrow.ir.graph import Graph
 
 
@@ -55,12 +55,23 @@ class Put:
     """After the step, result number `result` hangs in `slot`; if it is None, the slot is empty.
 
     `number` is its content, if it is one number that is the same in every call: a counter that begins, in a tensor or,
-    where there is no result, as it is.
+    where there is no result, as it is. If it `is_data`, the tensor that hangs there stays, with the result's memory.
     """
 
     slot: StateSlot
     result: int | None
     number: float | None = None
+    is_data: bool = False
+
+    def hang(self, value: Tensor | float | None, training: Training) -> None:
+        """Hang what the result is in the slot."""
+        if not self.is_data:
+            put(self.slot, value, training)
+            return
+        there = read(self.slot, training)
+        assert isinstance(there, Tensor), "a tensor whose .data is set stays in its slot"
+        assert isinstance(value, Tensor), "and has the memory of another one"
+        there.data = value
 
 
 @dataclass(frozen=True, slots=True)

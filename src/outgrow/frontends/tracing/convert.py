@@ -7,11 +7,11 @@ A traced node is in one of four cases:
     it writes a known storage (relu_, addcmul_, running statistics) an op that makes the next version
     anything else                                                   an op that brings new storages into being
 
-A node stands for a geometry in a storage. Whoever reads it gets the value of that geometry at the version that the
-storage has then, so a view taken before a write sees the write, as in eager. Writes are read off the operator's schema
-and `operators.effects`; operators that draw random numbers write the storage "generator", and so do those that return
-nothing (`frontends.tracing.checks`). Ops are kept in the traced order. An op is dropped if nothing that outlives the
-step depends on it.
+A node stands for a geometry in a storage, and for another one once its `.data` is set. Whoever reads it gets the value
+of that geometry at the version that the storage has then, so a view taken before a write sees the write, as in eager.
+Writes are read off the operator's schema and `operators.effects`; operators that draw random numbers write the storage
+"generator", and so do those that return nothing (`frontends.tracing.checks`). Ops are kept in the traced order. An op
+is dropped if nothing that outlives the step depends on it.
 """
 
 import operator
@@ -26,6 +26,7 @@ from outgrow.errors import Uncapturable
 from outgrow.frontends.fake.arguments import written_arguments
 from outgrow.frontends.tracing.checks import checks, checks_in_turn
 from outgrow.frontends.tracing.names import Named, operator_name, symbol_name
+from outgrow.frontends.user.set_data import rebound
 from outgrow.frontends.user.sharing import address
 from outgrow.ir.flight import ARRIVED
 from outgrow.ir.graph import Argument, Graph, Op, Ref, Role, Storage, Symbol, Value
@@ -85,6 +86,10 @@ class Conversion:
     def convert(self, node: fx.Node) -> None:
         """Append what `node` does; nothing for a view."""
         found = node.meta.get("val")
+        if node.target is rebound:
+            tensor, content = node.all_input_nodes
+            self._meant[tensor] = self._meant[content]
+            return
         if node.target is operator.getitem:
             if isinstance(found, Tensor):
                 self.bind(node, found)

@@ -13,7 +13,7 @@ call as the captured one left it; what it prints, or does to objects that are no
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import RLock, get_ident
 from typing import TypeAlias
@@ -29,7 +29,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.optim import LBFGS, SparseAdam
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer
-from torch.types import py_sym_types
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.fake.counters import Counted, Counters
@@ -39,11 +38,12 @@ from outgrow.frontends.fake.generator import generator_traced
 from outgrow.frontends.fake.questions import Asking, Looks, Question
 from outgrow.frontends.fake.sums import Sums
 from outgrow.frontends.tracing.dependence import dependent
-from outgrow.frontends.tracing.leaf import Kind, Leaf
+from outgrow.frontends.tracing.leaf import Leaf
 from outgrow.frontends.tracing.likeness import Account
 from outgrow.frontends.tracing.names import DETACHES
+from outgrow.frontends.tracing.noticed import Noticed, Output, without_graphs
 from outgrow.frontends.tracing.traceable import made_traceable
-from outgrow.frontends.user.attributes import Contents, Kept, Left, Settled, attributes_kept, left_by
+from outgrow.frontends.user.attributes import Contents, Left, Settled, attributes_kept, left_by
 from outgrow.frontends.user.configuration import NUMBERS
 from outgrow.frontends.user.containers import check_open, open_containers
 from outgrow.frontends.user.counts import OTHERWISE
@@ -60,12 +60,6 @@ from outgrow.frontends.user.refusals import ANOMALY, DROP_IN, refusals
 from outgrow.frontends.user.schedules import schedulers_put_off
 from outgrow.frontends.user.signals import in_users_code, signals_waiting
 from outgrow.frontends.user.state import (
-    BatchSlot,
-    BufferSlot,
-    GradientSlot,
-    GroupSlot,
-    HeldSlot,
-    OptimizerSlot,
     ParameterSlot,
     Slot,
     StateSlot,
@@ -74,7 +68,6 @@ from outgrow.frontends.user.state import (
     preserved,
     set_hyper_parameters,
     state_tensors,
-    title,
     trained,
 )
 from outgrow.frontends.user.taken import arguments_in_place, nothing_taken, warn_of_given
@@ -94,10 +87,6 @@ _DIVIDING = frozenset({"DistributedDataParallel", "FullyShardedDataParallel", "F
 """Names of torch's classes that divide a model among processes; to import them takes time."""
 
 
-Output: TypeAlias = Leaf | StateSlot | None
-"""A leaf of what the step returns, the slot of a tensor that is new there, or None: a gradient that stays."""
-
-
 @dataclass(frozen=True, slots=True)
 class Traced:
     """One run of a step: its nodes, what its inputs and outputs are, and what it assumed.
@@ -106,13 +95,13 @@ class Traced:
     on. Its outputs are `outputs`. `counters` are those that the step looked at, and what they were; `questions` what it
     asked of its batch and of buffers. `originals` are the real tensors by the identity of their fake twins. `returned`
     are the leaves of what the step returns, with None for those that are outputs. `born` are tensors that are new in
-    their slots, `begun` the numbers in those whose content is known, `emptied` the slots that lost theirs, `gradients`
-    the tensors that were in `p.grad` when an optimizer made its step, and `schedulers` those whose steps are to follow
-    every call. `flags` are those of parameters that it trains afterwards, or no more. `mode` is the mode of the fake
-    tensors, if it was made for this run. `settled` is what the step leaves in attributes, and `left` are the values
-    without content that it leaves there. `outside` are the numbers that it found elsewhere, and `changed` those that it
-    has changed. `shared` are the numbers of sums of gradients that it made otherwise than eager mode
-    (`frontends.fake.sums`).
+    their slots, `rebound` the contents of those that are there and whose `.data` was set, `begun` the numbers in new
+    ones whose content is known, `emptied` the slots that lost theirs, `gradients` the tensors that were in `p.grad`
+    when an optimizer made its step, and `schedulers` those whose steps are to follow every call. `flags` are those of
+    parameters that it trains afterwards, or no more. `mode` is the mode of the fake tensors, if it was made for this
+    run. `settled` is what the step leaves in attributes, and `left` are the values without content that it leaves
+    there. `outside` are the numbers that it found elsewhere, and `changed` those that it has changed. `shared` are the
+    numbers of sums of gradients that it made otherwise than eager mode (`frontends.fake.sums`).
     """
 
     module: fx.GraphModule
@@ -129,6 +118,7 @@ class Traced:
     structure: pytree.TreeSpec
     returned: tuple[object, ...]
     born: Mapping[StateSlot, Tensor]
+    rebound: Mapping[StateSlot, Tensor]
     begun: Mapping[StateSlot, float]
     emptied: tuple[StateSlot, ...]
     gradients: tuple[Tensor, ...]
@@ -146,29 +136,6 @@ class Traced:
         outputs = [item.index if isinstance(item, Leaf) else item for item in self.outputs]
         constants = {at: item for at, item in enumerate(self.returned) if type(item) in NUMBERS}
         return Account(self.module, outputs, {**constants, **self.numbers.placed})
-
-
-@dataclass(slots=True)
-class _Run:
-    """What is seen while the step runs."""
-
-    outputs: list[Output] = field(default_factory=list)
-    returned: list[object] = field(default_factory=list)
-    structure: pytree.TreeSpec | None = None
-    born: dict[StateSlot, Tensor] = field(default_factory=dict)
-    emptied: tuple[StateSlot, ...] = ()
-    gradients: list[Tensor] = field(default_factory=list)
-    settled: tuple[Settled | Contents, ...] = ()
-    kept: tuple[Kept, ...] = ()
-    exchanged: tuple[Left, ...] = ()
-    changed: tuple[Changed | Filled, ...] = ()
-    numbers: Numbers = field(default_factory=Numbers)
-
-    def made(self, before: Mapping[NumberSlot, object], after: Mapping[NumberSlot, object]) -> Iterable[object]:
-        """Note what became of numbers of optimizers; return those that are made of symbols, which are outputs."""
-        self.numbers = Numbers.between(before, after)
-        self.outputs += self.numbers.made
-        return self.numbers.made.values()
 
 
 def trace(
@@ -257,7 +224,7 @@ def _trace(
         mode.asking = asking = Asking(leaves, fakes.batch, fakes.buffers, literals, looks)
         symbols = [number_symbol(mode.shape_env, f"hyper_{at}", value) for at, value in enumerate(hyper.values())]
         expressions = tuple(item.node.expr for item in symbols)  # Now: a guard may turn one into a number.
-        run = _Run()
+        run = Noticed()
 
         def traced(_inputs: object) -> list[object]:
             given = (call_args, call_kwargs)
@@ -266,15 +233,18 @@ def _trace(
             schedulers.ended(returned)
             attributes.warn_of_opaque()
             warn_of_given(pytree.tree_unflatten(fakes.leaves, call_structure), given)
-            found = [*_observe(returned, training, before, fakes.batch, run), *run.made(numbers, numbers_of(training))]
+            found = [
+                *run.ended(returned, before, state_tensors(training), fakes.batch, data),
+                *run.made(numbers, numbers_of(training)),
+            ]
             run.settled, run.exchanged = attributes.settled(), attributes.exchanged()
             run.kept, run.changed = attributes.kept(), outside.changed()
-            return [*found, *_without_graphs(value for item in run.kept for value in item.values)]
+            return [*found, *without_graphs(value for item in run.kept for value in item.values)]
 
         attributes = stack.enter_context(attributes_kept(owners))
         stack.enter_context(nothing_drawn(step, owners, living))
         stack.enter_context(_side_effects_undone(training, twins, outside))
-        stack.enter_context(nothing_unseen(before, twins.twin, home))
+        data = stack.enter_context(nothing_unseen(before, twins.twin, fakes.given, home))
         twins.drawn = stack.enter_context(generator_traced())
         schedulers = stack.enter_context(schedulers_put_off())
         helpers = stack.enter_context(helpers_noted(_modules(owners), [*outside.modules(), *_modules(leaves)]))
@@ -286,7 +256,7 @@ def _trace(
             stack.enter_context(context)
         tracer = make_fx(traced, _allow_non_fake_inputs=True, _error_on_data_dependent_ops=False)
         stack.enter_context(_use_lazy_graph_module(should_use=True))  # no Python can call aten.random_.from
-        with sums.watched(), nothing_moved(tensors):
+        with sums.watched(), nothing_moved(tensors, data):
             module = tracer([*tensors.values(), *symbols])
         check_unchanged(plain, plain_state(training))
         assert run.structure is not None, "the step ran"
@@ -305,6 +275,7 @@ def _trace(
             structure=run.structure,
             returned=tuple(run.returned),
             born=run.born,
+            rebound=run.rebound,
             begun={slot: number for slot, item in run.born.items() if (number := literals.number(item)) is not None},
             emptied=run.emptied,
             gradients=tuple(map(twins.twin, run.gradients)),
@@ -348,7 +319,7 @@ def _own(mode: FakeMode, tensors: Sequence[object]) -> FakeMode | None:
     return None if any(isinstance(item, FakeTensor) for item in tensors) else mode
 
 
-def _left(run: _Run, module: fx.GraphModule, twins: Twins) -> tuple[Left, ...]:
+def _left(run: Noticed, module: fx.GraphModule, twins: Twins) -> tuple[Left, ...]:
     """Return what the step leaves in attributes; its module returns only the outputs of the run then."""
     kept = _taken_from(module, len(run.outputs))
     return (*left_by(run.kept, kept, partial(dependent, module), twins.fakes), *run.exchanged)
@@ -406,57 +377,8 @@ def _distinct(before: Mapping[StateSlot, Tensor]) -> dict[Slot, Tensor]:
     return dict(first.values())
 
 
-def _observe(
-    returned: object,
-    training: Training,
-    before: Mapping[StateSlot, Tensor],
-    batch: Mapping[int, Tensor],
-    run: _Run,
-) -> list[object]:
-    """Note what the step returned and left behind; return the outputs of the trace."""
-    after = state_tensors(training)
-    slots: dict[int, HeldSlot] = {id(tensor): BatchSlot(at) for at, tensor in batch.items()}
-    slots |= {id(tensor): slot for slot, tensor in after.items()}
-    open_containers(returned)
-    check_open(returned, "return them in a dict, list, tuple or dataclass")
-    leaves, run.structure = pytree.tree_flatten(returned)
-    found: list[object] = []
-    for at, leaf in enumerate(leaves):
-        if isinstance(leaf, str) and "FakeTensor(" in leaf:
-            raise Uncapturable(
-                "the step returns text that it made of a tensor, whose content is not there while the step is "
-                "captured; return the tensor, and make text of it after the step"
-            )
-        is_output = isinstance(leaf, (Tensor, *py_sym_types))
-        run.returned.append(None if is_output else leaf)
-        if is_output:
-            run.outputs.append(Leaf(at, Kind.of(leaf, slots.get(id(leaf)))))
-            found.append(leaf)
-    for slot, tensor in after.items():
-        stays = before.get(slot) is tensor
-        may_be_put = isinstance(slot, (BufferSlot, GradientSlot, OptimizerSlot))
-        if not (stays or may_be_put or (isinstance(slot, GroupSlot) and slot not in before)):
-            raise Uncapturable(
-                f"the step exchanges the tensor of {title(slot)}; write into it (copy_), or do this outside"
-                if slot in before
-                else f"the step makes {title(slot)}; make it before, for example by calling the model once"
-            )
-        if not stays:
-            run.born[slot] = tensor
-        if not stays or isinstance(slot, GradientSlot):
-            run.outputs.append(None if stays else slot)
-            found.append(tensor)
-    run.emptied = tuple(slot for slot in before if slot not in after)
-    return _without_graphs(found)
-
-
-def _without_graphs(values: Iterable[object]) -> list[object]:
-    """Return tensors, from which no backward pass can go back, and numbers."""
-    return [value.detach() if isinstance(value, Tensor) else value for value in values]
-
-
 @contextmanager
-def _gradients_noted(training: Training, run: _Run) -> Iterator[None]:
+def _gradients_noted(training: Training, run: Noticed) -> Iterator[None]:
     """Note what hangs in `p.grad` whenever an optimizer makes its step; refuse one that was not named."""
     own = get_ident()
 

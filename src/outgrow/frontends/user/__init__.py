@@ -18,6 +18,7 @@ taken          what a step takes out of what is outside, so that it is gone
 escapes        what a step keeps that has no content
 behind         what a step returns that autograd has made
 unfinished     whether a function has done its work when it returns
+set_data       tensors that a step gives the memory of others
 unseen         what a step does that no trace sees
 living         the objects of some kind that the process holds
 drawn          random numbers that are not torch's

@@ -4,12 +4,14 @@ Whoever writes to memory beside torch's operators says so to autograd (`raise_ve
 """
 
 from collections.abc import Iterable
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from outgrow.errors import Uncapturable
 
+Geometry: TypeAlias = tuple[object, ...]
 ZEROS = (
     "makes zeros without memory, as the derivative of sgn(), a second one of abs(), and derivatives in forward mode "
     "(jvp) do; plans hold tensors with memory only. Write x.sgn() as x.sign(), and x.abs() as x * x.detach().sign(), "
@@ -35,6 +37,12 @@ def address(tensor: Tensor) -> int:
 def place(tensor: Tensor) -> int:
     """Return what tensors of one storage have in common; a sparse tensor shares with nobody."""
     return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
+
+
+def geometry(tensor: Tensor) -> Geometry:
+    """Return how a tensor lies in which memory, and how large that is."""
+    storage = tensor.untyped_storage()
+    return (tensor.shape, tensor.stride(), tensor.storage_offset(), storage.nbytes(), storage._cdata)
 
 
 def raise_versions(items: Iterable[object]) -> None:

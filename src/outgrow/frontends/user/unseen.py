@@ -1,6 +1,7 @@
 """What can a step do that goes past everything that sees what it does? It is refused, since a plan would leave it out.
 
-tensor.data = ...   gives a tensor other memory, behind the back of autograd and of every operator
+tensor.data = ...   gives a tensor other memory, behind the back of autograd and of every operator; what can be followed
+                    of that is (`frontends.user.set_data`)
 set_, resize_       give what models, optimizers or the caller hold another size, where a plan has one for each;
                     a kernel may do so, too: observers of quantization make room for their channels
 x.grad              of an argument is found by the caller; a plan hands over what the step returns alone
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from threading import get_ident
-from typing import Any, NoReturn, TypeAlias
+from typing import NoReturn
 from unittest.mock import patch
 
 import torch
@@ -25,9 +26,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.user.devices import CPU
+from outgrow.frontends.user.set_data import DATA, SetData
+from outgrow.frontends.user.sharing import geometry
 from outgrow.frontends.user.state import BatchSlot, ConstantSlot, Slot, StateSlot, title, title_of_argument
 
-Geometry: TypeAlias = tuple[object, ...]
 OBSERVING = frozenset({torch.ops.aten._fused_moving_avg_obs_fq_helper.default})
 """Operators that resize operands in their kernels alone."""
 _OF_CUDNN = (
@@ -55,20 +57,24 @@ _REFUSED = {
 _READING = ("tolist", "numpy", "__array__", "__dlpack__")
 _MOST_LISTED = 64
 """A list of so many numbers is made by looking at one after the other, which operators do."""
-_content: Any = torch._C.TensorBase.data
 
 
 @contextmanager
 def nothing_unseen(
-    held: Mapping[StateSlot, Tensor], twin: Callable[[Tensor], Tensor], home: torch.device
-) -> Iterator[None]:
-    """Refuse `tensor.data = ...`, settings of torch and reading contents, also where the step catches the refusal.
+    held: Mapping[StateSlot, Tensor],
+    twin: Callable[[Tensor], Tensor],
+    given: Callable[[], Sequence[Tensor]],
+    home: torch.device,
+) -> Iterator[SetData]:
+    """Refuse settings of torch and reading contents, also where the step catches the refusal.
 
-    `held` are the tensors that a message can name, and `twin` gives what the step sees in place of one. The step is
-    that of a model on `home`.
+    `held` are the tensors that a message can name, `twin` gives what the step sees in place of one, and `given` all of
+    these that it has not made. The step is that of a model on `home`. Yields what it does by `tensor.data = ...`, where
+    that can be followed; to the end of the block.
     """
     refused: list[Uncapturable] = []
     own = get_ident()  # what others do meanwhile is no part of the step
+    data = SetData(held, twin, given)
     names = {id(tensor): title(slot) for slot, tensor in held.items()}
 
     def refuse(message: str) -> NoReturn:
@@ -77,15 +83,11 @@ def nothing_unseen(
 
     def set_content(tensor: Tensor, content: Tensor) -> None:
         if get_ident() != own:
-            _content.__set__(tensor, content)
+            DATA.__set__(tensor, content)
             return
-        there, new = twin(tensor), twin(content)
-        if geometry(there) != geometry(new) or there.dtype != new.dtype:  # `x.data *= 2` has written in place before
-            what = names.get(id(tensor), f"a tensor of shape {tuple(tensor.shape)}")
-            refuse(
-                f"the step sets the .data of {what}, which the captured step would not see; write into the tensor "
-                "(under torch.no_grad(), with copy_), assign p.grad itself, or do this outside of the step"
-            )
+        why = data.set(tensor, content)
+        if why is not None:
+            refuse(why)
 
     def reading(name: str, read: Callable[..., object]) -> Callable[..., object]:
         def content(tensor: Tensor, *args: object, **kwargs: object) -> object:
@@ -104,12 +106,13 @@ def nothing_unseen(
             read = reading(name, getattr(Tensor, name))
             stack.enter_context(patch.object(Tensor, name, read))
         stack.enter_context(patch.object(Tensor, "tolist", _of_few(Tensor.tolist)))
-        stack.enter_context(patch.object(Tensor, "data", property(_content.__get__, set_content)))
+        stack.enter_context(data.undone())
+        stack.enter_context(patch.object(Tensor, "data", property(DATA.__get__, set_content)))
         for (owner, name), message in _REFUSED.items():
             if home != CPU or (owner, name) not in _OF_CUDNN:
                 refusing = _refusing(getattr(owner, name), partial(refuse, message))
                 stack.enter_context(patch.object(owner, name, refusing))
-        yield
+        yield data
     if refused:
         raise refused[0]
 
@@ -142,19 +145,16 @@ def _refusing(function: Callable[..., None], refuse: Callable[[], NoReturn]) -> 
     return called
 
 
-def geometry(tensor: Tensor) -> Geometry:
-    """Return how a tensor lies in which memory, and how large that is."""
-    storage = tensor.untyped_storage()
-    return (tensor.shape, tensor.stride(), tensor.storage_offset(), storage.nbytes(), storage._cdata)
-
-
 @contextmanager
-def nothing_moved(tensors: Mapping[Slot, Tensor]) -> Iterator[None]:
-    """Raise `Uncapturable` at the end if a tensor lies otherwise, or is an argument for which a gradient was left."""
+def nothing_moved(tensors: Mapping[Slot, Tensor], data: SetData) -> Iterator[None]:
+    """Raise `Uncapturable` at the end if a tensor lies otherwise, or is an argument for which a gradient was left.
+
+    Those may lie elsewhere whose `data` was set.
+    """
     before = {slot: geometry(tensor) for slot, tensor in tensors.items()}
     yield
     for slot, tensor in tensors.items():
-        if geometry(tensor) != before[slot]:
+        if geometry(tensor) != before[slot] and tensor not in data:
             raise Uncapturable(
                 f"the step gives {_title(slot, tensor)} another shape or other memory (by .data =, resize_, set_ or "
                 "out=), for which a plan has no room; give it its final shape outside of the step"

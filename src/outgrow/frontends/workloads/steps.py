@@ -53,6 +53,8 @@ def _moved_on(training: Training, captured: Captured) -> Iterator[None]:
     assert mode is not None, "a workload without memory has fake parameters"
     with preserved(training), next_step(captured.settled, ()):
         for item in captured.puts:
+            if item.is_data:
+                continue  # the tensor that is there has the same form
             if item.result is None:
                 put(item.slot, item.number, training)
             elif _is_number(captured, item.result):

@@ -1,0 +1,116 @@
+"""What is noticed of a step that is traced? What it returns, and which tensors hang in slots when it ends."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import torch.utils._pytree as pytree
+from torch import Tensor
+from torch.types import py_sym_types
+
+from outgrow.errors import Uncapturable
+from outgrow.frontends.tracing.leaf import Kind, Leaf
+from outgrow.frontends.user.attributes import Contents, Kept, Left, Settled
+from outgrow.frontends.user.containers import check_open, open_containers
+from outgrow.frontends.user.outside import Changed, Filled
+from outgrow.frontends.user.plain import Numbers, NumberSlot
+from outgrow.frontends.user.set_data import SetData
+from outgrow.frontends.user.state import (
+    BatchSlot,
+    BufferSlot,
+    GradientSlot,
+    GroupSlot,
+    HeldSlot,
+    OptimizerSlot,
+    StateSlot,
+    title,
+)
+
+Output: TypeAlias = Leaf | StateSlot | None
+"""A leaf of what the step returns, the slot of a tensor that is new there, or None: a gradient that stays."""
+
+
+@dataclass(slots=True)
+class Noticed:
+    """What is seen while the step runs; the fields are those of `frontends.tracing.trace.Traced`."""
+
+    outputs: list[Output] = field(default_factory=list)
+    returned: list[object] = field(default_factory=list)
+    structure: pytree.TreeSpec | None = None
+    born: dict[StateSlot, Tensor] = field(default_factory=dict)
+    rebound: dict[StateSlot, Tensor] = field(default_factory=dict)
+    emptied: tuple[StateSlot, ...] = ()
+    gradients: list[Tensor] = field(default_factory=list)
+    settled: tuple[Settled | Contents, ...] = ()
+    kept: tuple[Kept, ...] = ()
+    exchanged: tuple[Left, ...] = ()
+    changed: tuple[Changed | Filled, ...] = ()
+    numbers: Numbers = field(default_factory=Numbers)
+
+    def ended(
+        self,
+        returned: object,
+        before: Mapping[StateSlot, Tensor],
+        after: Mapping[StateSlot, Tensor],
+        batch: Mapping[int, Tensor],
+        data: SetData,
+    ) -> list[object]:
+        """Note what the step has returned, and what hangs in slots `after` it; return the outputs among that."""
+        return without_graphs([*self._returned(returned, after, batch), *self._hanging(before, after, data)])
+
+    def _returned(
+        self, returned: object, after: Mapping[StateSlot, Tensor], batch: Mapping[int, Tensor]
+    ) -> list[object]:
+        slots: dict[int, HeldSlot] = {id(tensor): BatchSlot(at) for at, tensor in batch.items()}
+        slots |= {id(tensor): slot for slot, tensor in after.items()}
+        open_containers(returned)
+        check_open(returned, "return them in a dict, list, tuple or dataclass")
+        leaves, self.structure = pytree.tree_flatten(returned)
+        found: list[object] = []
+        for at, leaf in enumerate(leaves):
+            if isinstance(leaf, str) and "FakeTensor(" in leaf:
+                raise Uncapturable(
+                    "the step returns text that it made of a tensor, whose content is not there while the step is "
+                    "captured; return the tensor, and make text of it after the step"
+                )
+            is_output = isinstance(leaf, (Tensor, *py_sym_types))
+            self.returned.append(None if is_output else leaf)
+            if is_output:
+                self.outputs.append(Leaf(at, Kind.of(leaf, slots.get(id(leaf)))))
+                found.append(leaf)
+        return found
+
+    def _hanging(
+        self, before: Mapping[StateSlot, Tensor], after: Mapping[StateSlot, Tensor], data: SetData
+    ) -> list[Tensor]:
+        found: list[Tensor] = []
+        for slot, tensor in after.items():
+            stays = before.get(slot) is tensor
+            may_be_put = isinstance(slot, (BufferSlot, GradientSlot, OptimizerSlot))
+            if not (stays or may_be_put or (isinstance(slot, GroupSlot) and slot not in before)):
+                raise Uncapturable(
+                    f"the step exchanges the tensor of {title(slot)}; write into it (copy_), or do this outside"
+                    if slot in before
+                    else f"the step makes {title(slot)}; make it before, for example by calling the model once"
+                )
+            if not stays:
+                self.born[slot] = tensor
+            elif tensor in data:
+                self.rebound[slot] = tensor.detach()
+            is_other = not stays or slot in self.rebound
+            if is_other or isinstance(slot, GradientSlot):
+                self.outputs.append(slot if is_other else None)
+                found.append(tensor)
+        self.emptied = tuple(slot for slot in before if slot not in after)
+        return found
+
+    def made(self, before: Mapping[NumberSlot, object], after: Mapping[NumberSlot, object]) -> Iterable[object]:
+        """Note what became of numbers of optimizers; return those that are made of symbols, which are outputs."""
+        self.numbers = Numbers.between(before, after)
+        self.outputs += self.numbers.made
+        return self.numbers.made.values()
+
+
+def without_graphs(values: Iterable[object]) -> list[object]:
+    """Return tensors, from which no backward pass can go back, and numbers."""
+    return [value.detach() if isinstance(value, Tensor) else value for value in values]
