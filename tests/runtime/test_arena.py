@@ -128,6 +128,36 @@ def test_a_tensor_takes_the_memory_of_the_last_that_died() -> None:
     assert found.stdout == "used again\n", found.stderr
 
 
+LIMITED = """
+import resource
+import sys
+from pathlib import Path
+import torch
+from outgrow.runtime import arena
+from outgrow.runtime.memory import Block
+arena.install()
+MIB = 1 << 20
+status = Path("/proc/self/status").read_text().splitlines()
+size = int(next(line.split()[1] for line in status if line.startswith("VmSize:"))) << 10
+torch.ones(200 * MIB, dtype=torch.uint8)
+assert arena.resting_bytes() == 200 * MIB
+resource.setrlimit(resource.RLIMIT_AS, (size + 300 * MIB, size + 300 * MIB))
+if sys.argv[1] == "tensor":
+    torch.ones(210 * MIB, dtype=torch.uint8)
+else:
+    Block(210 * MIB)
+print(arena.resting_bytes() // MIB)
+"""
+
+
+@needs_compiler
+@pytest.mark.parametrize(("taken", "rests"), [("tensor", 210), ("block", 0)])
+def test_what_rests_makes_way_where_addresses_are_limited(taken: str, rests: int) -> None:
+    """A limit of addresses counts those of what rests, and those of a tensor that is to have its pages."""
+    found = ran(LIMITED, taken)
+    assert found.stdout == f"{rests}\n", found.stderr
+
+
 SMALL_AFTER_LARGE = """
 import torch
 from outgrow.analysis.liveness import live_bytes

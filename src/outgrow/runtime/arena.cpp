@@ -213,18 +213,26 @@ void settle(char* begin, size_t bytes) {
   reset_high_water();
 }
 
+// A new region, of what rests and fresh memory; nullptr if there is none.
+char* make(size_t bytes) {
+  char* begin = reserve(in_pages(bytes));
+  if (begin == nullptr || fill(begin, bytes)) return begin;
+  munmap(begin, in_pages(bytes));
+  return nullptr;
+}
+
 void* take(size_t bytes) {
   const std::lock_guard<std::mutex> lock(guard);
   char* begin = awaken(bytes);
   const bool is_new = begin == nullptr;
   if (is_new) {
     if (watch.on) look();
-    begin = reserve(in_pages(bytes));
-    if (begin == nullptr) return nullptr;
-    if (!fill(begin, bytes)) {
-      munmap(begin, in_pages(bytes));
-      return nullptr;
+    begin = make(bytes);
+    if (begin == nullptr) {  // limits of addresses (ulimit -v) and of mappings (vm.max_map_count) count what rests
+      keep_at_most(0);
+      begin = make(bytes);
     }
+    if (begin == nullptr) return nullptr;
   }
   note_live(begin, bytes);
   if (watch.on && is_new) settle(begin, bytes);

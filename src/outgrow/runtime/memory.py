@@ -32,7 +32,7 @@ PAGE_BYTES = mmap.PAGESIZE
 HUGE_PAGE_BYTES = 2 << 20
 
 _MAP_FIXED, _MAP_NORESERVE = 0x10, 0x4000
-_PROT_NONE = 0
+_PROT_NONE, _READ_AND_WRITE = 0, mmap.PROT_READ | mmap.PROT_WRITE
 _BUFFER_IS_WRITABLE = 0x200
 _FAILED = ctypes.c_void_p(-1).value
 """What `mmap` returns where there is nothing to return."""
@@ -144,7 +144,7 @@ def make_usable(address: int, size_bytes: int) -> bool:
     """Let bytes, rounded out to whole pages, be read and written, lent or not; return whether that could be done."""
     first = address // PAGE_BYTES * PAGE_BYTES
     length = round_up(address + size_bytes, PAGE_BYTES) - first
-    return _mprotect(first, length, mmap.PROT_READ | mmap.PROT_WRITE) == 0
+    return _mprotect(first, length, _READ_AND_WRITE) == 0
 
 
 def _in_chunks(address: int, size_bytes: int) -> bool:
@@ -168,10 +168,7 @@ def fresh(size_bytes: int) -> tuple[torch.Tensor, list[Callable[[], None]]]:
 
     A process that is forked off has no part in it: pages that a device knows must not move.
     """
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    address = _mmap(None, size_bytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
-    if address == _FAILED:
-        raise _refusal(format_bytes(size_bytes))
+    address = _map(size_bytes, _READ_AND_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, format_bytes(size_bytes))
     _madvise(address, size_bytes, mmap.MADV_DONTFORK)
     ends = list[Callable[[], None]]()
     return owned(bytes_at(address, size_bytes), _end, address, size_bytes, os.getpid(), ends), ends
@@ -192,9 +189,8 @@ def mapped(descriptor: int, offset: int, size_bytes: int, keep: object) -> torch
     A process that is forked off reads them, too, and keeps for itself what it writes; of the rest it sees what the file
     holds by then, so it must read before this one changes the file.
     """
-    address = _mmap(None, size_bytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, offset)
-    if address == _FAILED:
-        raise _refusal(f"to map {format_bytes(size_bytes)} of a file")
+    what = f"to map {format_bytes(size_bytes)} of a file"
+    address = _map(size_bytes, _READ_AND_WRITE, mmap.MAP_SHARED, what, descriptor, offset)
     content = bytes_at(address, size_bytes)
     _mapped[address] = _Mapped(descriptor, offset, ref(content))
     return owned(content, _unmap, address, size_bytes, keep).untyped_storage()
@@ -243,8 +239,8 @@ def _keep_apart() -> None:
     for address, item in _mapped.copy().items():
         content = item.content()
         if content is not None:
-            access, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | _MAP_FIXED
-            _mmap(address, content.nbytes, access, flags, item.descriptor, item.offset)
+            flags = mmap.MAP_PRIVATE | _MAP_FIXED
+            _mmap(address, content.nbytes, _READ_AND_WRITE, flags, item.descriptor, item.offset)
     _mapped.clear()
 
 
@@ -278,9 +274,7 @@ def _reserve(size_bytes: int) -> int:
     """Reserve address space that starts at a multiple of 2 MiB: reserve more, and give the ends back."""
     reserved_bytes = size_bytes + HUGE_PAGE_BYTES
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-    found = _mmap(None, reserved_bytes, _PROT_NONE, flags, -1, 0)
-    if found == _FAILED:
-        raise _refusal(f"{format_bytes(reserved_bytes)} of address space")
+    found = _map(reserved_bytes, _PROT_NONE, flags, f"{format_bytes(reserved_bytes)} of address space")
     address = round_up(found, HUGE_PAGE_BYTES)
     before, behind = address - found, found + reserved_bytes - address - size_bytes
     if before:
@@ -288,6 +282,20 @@ def _reserve(size_bytes: int) -> int:
     if behind:
         _munmap(address + size_bytes, behind)
     _madvise(address, size_bytes, mmap.MADV_HUGEPAGE)  # A kernel without huge pages refuses; small ones do.
+    return address
+
+
+def _map(size_bytes: int, protection: int, flags: int, what: str, descriptor: int = -1, offset: int = 0) -> int:
+    """Return where a new mapping begins. Raises `MemoryError`, which says `what` the kernel has refused.
+
+    Its limits of addresses (`ulimit -v`) and of mappings (`vm.max_map_count`) count what rests, which makes way.
+    """
+    address = _mmap(None, size_bytes, protection, flags, descriptor, offset)
+    if address == _FAILED:
+        arena.keep_at_most(0)
+        address = _mmap(None, size_bytes, protection, flags, descriptor, offset)
+    if address == _FAILED:
+        raise _refusal(what)
     return address
 
 
