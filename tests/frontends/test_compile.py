@@ -706,21 +706,26 @@ def test_an_error_that_is_kept_keeps_nothing(
     del kept
 
 
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize(("error", "times"), [(KeyboardInterrupt, 1), (KeyboardInterrupt, 2), (TimeoutError, 2)])
 def test_an_interrupted_op_leaves_the_last_step(
-    times: int, compiled: Compile, short: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+    error: type[BaseException],
+    times: int,
+    compiled: Compile,
+    short: Callable[..., int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Ctrl-C while a copy is in flight: the copy ends, the state is that of the step before, the step trains on.
 
-    So it is where the second Ctrl-C comes while the copies are waited for.
+    So it is where the second Ctrl-C comes while the copies are waited for, and with what a timer's handler raises.
     """
-    presses = iter(range(times - 1))
+    presses, waited = iter(range(times - 1)), list[Spill]()
     settle = Spill.settle
 
     def settled(spill: Spill) -> None:
         if next(presses, None) is not None:
-            raise KeyboardInterrupt
+            raise error
         settle(spill)
+        waited.append(spill)
 
     monkeypatch.setattr(Spill, "settle", settled)
     expected = by_eager(plain, MOMENTUM)
@@ -731,15 +736,16 @@ def test_an_interrupted_op_leaves_the_last_step(
     def interrupt(run: Rerun, part: Numbered) -> None:
         play(run, part)
         if run._run.in_flight:
-            raise KeyboardInterrupt
+            raise error
 
     found = interrupted(
         ours,
         step,
         lambda: monkeypatch.setattr(Rerun, "_play", interrupt),
         lambda: monkeypatch.setattr(Rerun, "_play", play),
-        KeyboardInterrupt,
+        error,
     )
+    assert waited
     assert differences(found, expected) == []
 
 

@@ -398,12 +398,14 @@ def by_program(spill: Spill | None, *, is_timed: bool) -> Iterator[None]:
 
 
 def _settled(spill: Spill) -> BaseException | None:
-    """Wait until no copy is in flight; return what interrupted that, if something did."""
+    """Wait until no copy is in flight; return what interrupted that, if something did. A device may fail meanwhile."""
     interrupt: BaseException | None = None
     while True:
         try:
             spill.settle()
-        except (KeyboardInterrupt, SystemExit) as error:
+        except RuntimeError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - raised again: the handler of a signal raises what it likes
             interrupt = error
         else:
             return interrupt
