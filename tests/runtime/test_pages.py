@@ -150,6 +150,31 @@ def test_a_driver_that_forbids_pages_is_told_of(monkeypatch: pytest.MonkeyPatch,
     assert calls[-4:] == ["cuMemSetAccess", "cuMemUnmap", "cuMemAddressFree", "cuMemRelease"]
 
 
+@pytest.mark.parametrize(("status", "error"), [(2, MemoryError), (999, RuntimeError)])
+def test_pages_of_which_the_driver_gives_only_some_are_given_back(
+    monkeypatch: pytest.MonkeyPatch, status: int, error: type[Exception]
+) -> None:
+    """Whatever it says of the others, nobody would give those back that it gave."""
+    calls: list[str] = []
+
+    def told(name: str) -> Callable[..., int]:
+        def call(*_arguments: object) -> int:
+            calls.append(name)
+            return status * (calls.count("cuMemCreate") == 3 and name == "cuMemCreate")
+
+        return call
+
+    monkeypatch.setattr("outgrow.runtime.pages._driver", lambda: {name: told(name) for name in _FUNCTIONS})
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda _device: 1.0)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (1 << 30, 1 << 30))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _device: 0)
+    mapper = CudaMapper(torch.device("cuda", 0))
+    mapper.page_bytes = PAGE
+    with pytest.raises(error):
+        mapper.take(4)
+    assert calls[-2:] == ["cuMemRelease", "cuMemRelease"]
+
+
 @pytest.mark.cuda
 def test_pages_of_a_gpu_are_seen_wherever_they_are_shown() -> None:
     """Kernels and copies read through one address what others wrote through another; the driver has less meanwhile."""

@@ -231,7 +231,7 @@ class CudaMapper:
             for _ in range(number):
                 self._call("cuMemCreate", ctypes.byref(page), self.page_bytes, ctypes.byref(self._properties), 0)
                 pages.append(page.value)
-        except MemoryError:
+        except (MemoryError, RuntimeError):
             self.give_back(pages)
             raise
         return pages
