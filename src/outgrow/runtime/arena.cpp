@@ -354,6 +354,11 @@ size_t arena_resting_bytes() {
   return resting_bytes;
 }
 
+size_t arena_live_bytes() {
+  const std::lock_guard<std::mutex> lock(guard);
+  return live_bytes;
+}
+
 // The most bytes of tensors that were live at once since the last call, beyond those live at that call.
 size_t arena_rise_bytes() {
   static size_t since = 0;

@@ -33,6 +33,7 @@ _ADDRESS, _BYTES, _INT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
 _FUNCTIONS: native.Functions = {
     "arena_install": (None,),
     "arena_resting_bytes": (_BYTES,),
+    "arena_live_bytes": (_BYTES,),
     "arena_rise_bytes": (_BYTES,),
     "arena_watch": (None,),
     "arena_watched": (_BYTES, ctypes.POINTER(_BYTES)),
@@ -67,6 +68,11 @@ def is_installed() -> bool:
 def resting_bytes() -> int:
     """Return the bytes that the arena keeps for later; 0 where it is not installed."""
     return _ready().arena_resting_bytes() if _installed else 0
+
+
+def live_bytes() -> int:
+    """Return the bytes of tensors that live there; 0 where it is not installed."""
+    return _ready().arena_live_bytes() if _installed else 0
 
 
 def rise_bytes() -> int:

@@ -34,6 +34,7 @@ class Heap:
     is_timed: bool = True
     _high_water: int = 0
     _before: int = 0
+    _live: int = 0
 
     @property
     def high_water_bytes(self) -> int:
@@ -106,6 +107,7 @@ class Heap:
         reset_high_water()
         self._before = counted_bytes()
         arena.rise_bytes()
+        self._live = arena.live_bytes()
         arena.watch()
 
     def watched(self, born_bytes: int) -> tuple[int, int]:
@@ -113,7 +115,8 @@ class Heap:
         top = max(high_water_bytes(), without_files(seen))
         self._high_water = max(self._high_water, top)
         after = counted_bytes() - arena.resting_bytes()
-        workspace = max(0, top - max(self._before + born_bytes, after), arena.rise_bytes() - born_bytes)
+        stays = max(born_bytes, arena.live_bytes() - self._live)  # a batch that a thread loads meanwhile, too
+        workspace = max(0, top - max(self._before + born_bytes, after), arena.rise_bytes() - stays)
         return workspace, max(0, workspace - beside)
 
     def abandon(
