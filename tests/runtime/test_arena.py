@@ -158,6 +158,38 @@ def test_what_rests_makes_way_where_addresses_are_limited(taken: str, rests: int
     assert found.stdout == f"{rests}\n", found.stderr
 
 
+NOT_TAKEN_BACK = """
+import resource
+from pathlib import Path
+import torch
+from outgrow.runtime import arena
+from outgrow.runtime.heap import Heap
+from outgrow.runtime.memory import take_back
+arena.install()
+MIB, memory = 1 << 20, Heap()
+storage = torch.ones(16 * MIB, dtype=torch.uint8).untyped_storage()
+memory.lend("storage", storage, 0, 8 * MIB)
+other = torch.ones(8 * MIB, dtype=torch.uint8)
+status = Path("/proc/self/status").read_text().splitlines()
+data = int(next(line.split()[1] for line in status if line.startswith("VmData:"))) << 10
+resource.setrlimit(resource.RLIMIT_DATA, (data + MIB, resource.RLIM_INFINITY))
+try:
+    take_back(storage.data_ptr(), 8 * MIB)
+except MemoryError:
+    memory.abandon({"storage": storage}, {"storage": 16 * MIB}, {})
+    del storage
+    resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(int(torch.ones(16 * MIB, dtype=torch.uint8).sum()) // MIB)
+"""
+
+
+@needs_compiler
+def test_memory_that_could_not_be_taken_back_serves_nobody() -> None:
+    """A run that fails for want of memory leaves no tensor to later ones of which a part cannot be touched."""
+    found = ran(NOT_TAKEN_BACK)
+    assert found.stdout == "16\n", (found.returncode, found.stderr)
+
+
 SMALL_AFTER_LARGE = """
 import torch
 from outgrow.analysis.liveness import live_bytes

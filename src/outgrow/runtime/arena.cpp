@@ -43,6 +43,7 @@ std::mutex guard;
 // Not destroyed at the end of the process: tensors die after that.
 auto& rests = *new std::vector<Region>;
 auto& live = *new std::unordered_map<void*, size_t>;
+bool has_lent = false;  // parts of a region: they may be lent still when it dies amid a failure
 size_t resting_bytes = 0;
 size_t live_bytes = 0;
 size_t peak_bytes = 0;
@@ -243,10 +244,15 @@ bool give(void* begin) {
   const std::lock_guard<std::mutex> lock(guard);
   const auto found = live.find(begin);
   if (found == live.end()) return false;
-  rests.push_back({static_cast<char*>(begin), found->second});
-  resting_bytes += found->second;
-  live_bytes -= found->second;
+  const Region region{static_cast<char*>(begin), found->second};
+  live_bytes -= region.bytes;
   live.erase(found);
+  if (!has_lent || mprotect(begin, in_pages(region.bytes), PROT_READ | PROT_WRITE) == 0) {
+    rests.push_back(region);
+    resting_bytes += region.bytes;
+  } else {
+    drop(region);
+  }
   return true;
 }
 
@@ -329,6 +335,7 @@ void arena_install() {
 // arena_fill. Returns 0, or -1 where the kernel cannot: some of the memory may have gone then.
 int arena_lend(void* begin, size_t bytes) {
   const std::lock_guard<std::mutex> lock(guard);
+  has_lent = true;
   char* place = reserve(bytes);
   if (place == nullptr) return -1;
   size_t done = 0;
