@@ -190,6 +190,24 @@ def test_memory_that_could_not_be_taken_back_serves_nobody() -> None:
     assert found.stdout == "16\n", (found.returncode, found.stderr)
 
 
+PROFILED = """
+import torch
+from outgrow.runtime import arena
+arena.install()
+with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as seen:
+    x = torch.empty(4 << 20)
+    del x
+print({event.key: event.self_cpu_memory_usage >> 20 for event in seen.key_averages()})
+"""
+
+
+@needs_compiler
+def test_a_profiler_sees_what_is_taken_and_given_back() -> None:
+    """As it does of torch's own allocator."""
+    found = ran(PROFILED)
+    assert found.stdout == "{'aten::empty': 16, '[memory]': -16}\n", found.stderr
+
+
 SMALL_AFTER_LARGE = """
 import torch
 from outgrow.analysis.liveness import live_bytes

@@ -240,10 +240,14 @@ void* take(size_t bytes) {
   return begin;
 }
 
-bool give(void* begin) {
+bool has(void* begin) {
+  const std::lock_guard<std::mutex> lock(guard);
+  return live.count(begin) != 0;
+}
+
+void give(void* begin) {
   const std::lock_guard<std::mutex> lock(guard);
   const auto found = live.find(begin);
-  if (found == live.end()) return false;
   const Region region{static_cast<char*>(begin), found->second};
   live_bytes -= region.bytes;
   live.erase(found);
@@ -253,7 +257,6 @@ bool give(void* begin) {
   } else {
     drop(region);
   }
-  return true;
 }
 
 // What this thread says of the tensors of `bytes` that it makes next: `idle` ones that nobody touches, then one that
@@ -300,6 +303,7 @@ struct ArenaAllocator final : c10::Allocator {
     if (bytes < kLeast) return before->allocate(bytes);
     void* begin = take(bytes);
     if (begin == nullptr) return before->allocate(bytes);  // which says in its own words why there is no memory
+    c10::profiledCPUMemoryReporter().New(begin, bytes);
     return {begin, begin, &release, c10::Device(c10::DeviceType::CPU)};
   }
 
@@ -317,7 +321,9 @@ struct ArenaAllocator final : c10::Allocator {
 ArenaAllocator arena;
 
 void ArenaAllocator::release(void* begin) {
-  if (!give(begin)) arena.before->raw_deleter()(begin);
+  if (!has(begin)) return arena.before->raw_deleter()(begin);
+  c10::profiledCPUMemoryReporter().Delete(begin);  // before another tensor may be there
+  give(begin);
 }
 
 }  // namespace
