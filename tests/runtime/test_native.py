@@ -51,3 +51,13 @@ def test_a_library_that_cannot_be_kept_is_made_for_this_process(
     source.write_text('extern "C" int number() { return 7; }\n')
     assert native.load(Source(source)).number() == 7
     assert not list(tmp_path.rglob("*.so"))
+
+
+@pytest.mark.skipif(native.compiler() is None, reason="no C++ compiler")
+def test_a_compiler_may_be_a_command_of_several_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `CXX="ccache g++"` is."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CXX", f"env {native.compiler()}")
+    source = tmp_path / "wrapped.cpp"
+    source.write_text('extern "C" int number() { return 7; }\n')
+    assert native.load(Source(source)).number() == 7

@@ -16,7 +16,7 @@ import torch
 
 from outgrow.analysis.cost import Cost
 from outgrow.analysis.timeline import Lane
-from outgrow.errors import ReplayMismatch
+from outgrow.errors import OutgrowError, ReplayMismatch
 from outgrow.ir.graph import Drop, SwapIn, SwapOut, Wait
 from outgrow.runtime import arena
 from outgrow.runtime.device_memory import DeviceMemory
@@ -403,7 +403,7 @@ def _settled(spill: Spill) -> BaseException | None:
     while True:
         try:
             spill.settle()
-        except RuntimeError:
+        except (RuntimeError, OutgrowError):
             raise
         except BaseException as error:  # noqa: BLE001 - raised again: the handler of a signal raises what it likes
             interrupt = error

@@ -7,6 +7,7 @@ there is no compiler, or a header is missing, the caller decides what to do, or 
 import ctypes
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -99,11 +100,18 @@ def command(source: Source, made: Path) -> list[str]:
     found = compiler()
     if found is None:
         raise FileNotFoundError("no C++ compiler")
-    return [found, *_flags(source), str(source.path), "-o", str(made), *(f"-l{name}" for name in source.libraries)]
+    return [
+        *shlex.split(found),
+        *_flags(source),
+        str(source.path),
+        "-o",
+        str(made),
+        *(f"-l{name}" for name in source.libraries),
+    ]
 
 
 def compiler() -> str | None:
-    """Return the C++ compiler of this machine, if it has one."""
+    """Return the C++ compiler of this machine, if it has one; it may be a command of several words, in `CXX`."""
     return os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
 
 
