@@ -280,6 +280,25 @@ def test_a_container_that_a_step_fills_is_filled_once_a_call(monkeypatch: pytest
     assert planned == eager
 
 
+@pytest.mark.filterwarnings("ignore:.*captured")
+def test_a_large_container_that_a_step_reads_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the loop writes into it between the calls stays there, also where no step looks; nothing is remarked."""
+    monkeypatch.setattr(within_budget, "_ROOMY_BYTES", 1 << 50)
+    table, row, known = dict.fromkeys(range(1000), 1.0), [1.0] * 1000, set(range(1000))
+
+    def reading(_job: Job) -> Case:
+        def change(at: int) -> None:
+            table[7] = row[3] = float(at)
+
+        return lambda loss: loss * table[0] * row[0] * len(known), change
+
+    series(reading, planned=True)
+    last = table[7], row[3]
+    series(reading, planned=False)
+    assert last == (table[7], row[3])
+    assert last[0] > 1.0
+
+
 def test_only_what_is_used_as_a_whole_counts_as_a_whole() -> None:
     """Another entry of a dictionary of which a word is read may be anything."""
     table: dict[str, float] = {"rate": 1.0, "step": 0.0}

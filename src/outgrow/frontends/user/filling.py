@@ -1,7 +1,8 @@
 """How are containers copied, compared and filled? By which objects are in them: none is asked whether it is equal."""
 
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from operator import is_
 from typing import Any, TypeGuard
 
 _KINDS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
@@ -19,11 +20,13 @@ def entries(container: Container) -> Iterable[object]:
     return container.values() if isinstance(container, dict) else container
 
 
-def differ(container: Container, copy: Container) -> bool:
+def differ(container: Container, copy: Container, is_same: Callable[[object, object], bool] = is_) -> bool:
     """Whether other objects are in a container, or in another order."""
     if isinstance(container, dict) and isinstance(copy, dict):
-        return differ([*container, *container.values()], [*copy, *copy.values()])
-    return len(container) != len(copy) or any(one is not other for one, other in zip(container, copy, strict=True))
+        return differ([*container, *container.values()], [*copy, *copy.values()], is_same)
+    if len(container) != len(copy):
+        return True
+    return not all(is_same(one, other) for one, other in zip(container, copy, strict=True))
 
 
 def refill(container: Any, copy: Any) -> None:

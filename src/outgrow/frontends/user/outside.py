@@ -21,7 +21,7 @@ from torch import nn
 
 from outgrow.frontends.user.attributes import is_empty
 from outgrow.frontends.user.configuration import NUMBERS, content, is_configuration, is_opaque, is_settled
-from outgrow.frontends.user.filling import Container, entries, is_container, refill
+from outgrow.frontends.user.filling import Container, differ, entries, is_container, refill
 from outgrow.frontends.user.helpers import Helper, Met
 from outgrow.frontends.user.locations import MISSING, Location
 from outgrow.frontends.user.reach import Reached
@@ -118,7 +118,7 @@ class Thing:
             is_known = not is_opaque(now) and not any(map(is_empty, pytree.tree_leaves(now)))
             return Changed(self.location, now) if is_known else None
         copy = _copy(now)
-        if copy is None or _is_same(self.copy, copy) or not is_settled(copy):
+        if copy is None or not _differ(self.copy, copy) or not is_settled(copy):
             return None
         return Filled(self.location, copy)
 
@@ -232,6 +232,13 @@ def _refill(there: Any, copy: Container | Array) -> None:
         there[:] = copy
     else:
         refill(there, copy)
+
+
+def _differ(one: object, other: object) -> bool:
+    """Whether two copies have something else in them: of a large one `content` says which it is, and little more."""
+    if is_container(one) and is_container(other) and type(one) is type(other):
+        return differ(one, other, _is_same)
+    return not _is_same(one, other)
 
 
 def _is_same(one: object, other: object) -> bool:
