@@ -260,6 +260,31 @@ def test_a_gradient_has_memory_of_its_own() -> None:
     assert torch.equal(module.weight, torch.ones(3))
 
 
+class Summed(nn.Module):
+    """Two weights with one gradient, which for the second one, or for both, is seen in another shape."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.one, self.other = nn.Parameter(torch.randn(shape)), nn.Parameter(torch.randn(32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * (self.one + self.other.view_as(self.one)).view_as(x)).sin()
+
+
+@pytest.mark.parametrize("shape", [(4, 8), (32,)])
+def test_weights_with_one_gradient_have_memory_of_their_own(shape: tuple[int, ...]) -> None:
+    """What is added to one later is not added to the other."""
+    module = Summed(shape)
+
+    def train(model: Callable[..., Any]) -> None:
+        for _ in range(3):
+            module.zero_grad()
+            for _ in range(2):
+                model(torch.randn(4, 8)).square().sum().backward()
+
+    same(module, train)
+
+
 class Reading(nn.Module):
     """Two layers read what a first part has made."""
 

@@ -13,7 +13,7 @@ operators of eager mode would not, as those that write running statistics, it co
 the input for an eager call.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -23,7 +23,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from outgrow.frontends.tracing.captured import Captured, GraphResult
 from outgrow.frontends.user.sharing import raise_versions
-from outgrow.ir.graph import Graph, Op, SwapOut
+from outgrow.ir.graph import Graph, Op, SwapOut, Value
 
 Version: TypeAlias = tuple[int, int]
 """How often a tensor was written: as autograd counts, and beyond that."""
@@ -37,7 +37,7 @@ class Between:
     gives those written `over` another history; inputs and results that must stay as they are.
 
     For each addend of the gradient of each input that wants one, `sources` are the gradients that arrive on which it
-    depends, and `borrowed` says whether it lies in the memory of an input.
+    depends, and `borrowed` says whether it lies in the memory of an input, or of another view among those before.
     """
 
     writes: tuple[int, ...]
@@ -87,18 +87,45 @@ def _results(
     captured: Captured, hole: Op
 ) -> tuple[list[str | None], tuple[tuple[frozenset[int], ...], ...], tuple[tuple[bool, ...], ...]]:
     """Return the storages of the results of a part; for what it returns as gradients, `sources` and `borrowed`."""
-    graph = captured.graph
-    storages = [
-        graph.values[graph.results[leaf.number]].storage if isinstance(leaf, GraphResult) else None
+    graph, structure = captured.graph, captured.returned.structure
+    values = [
+        graph.values[graph.results[leaf.number]] if isinstance(leaf, GraphResult) else None
         for leaf in captured.returned.leaves
     ]
     depends = _dependence(graph, hole)
-    structure = captured.returned.structure
-    results, _, _ = pytree.tree_unflatten(storages, structure)
-    sources = [frozenset[int]() if name is None else depends.get(name, frozenset()) for name in storages]
+    results, gradients, _ = pytree.tree_unflatten(values, structure)
+    sources = [frozenset[int]() if value is None else depends.get(value.storage, frozenset()) for value in values]
     _, depending, _ = pytree.tree_unflatten(sources, structure)
-    _, borrowed, _ = pytree.tree_unflatten([name in captured.slots for name in storages], structure)
-    return list(results), tuple(map(tuple, depending)), tuple(map(tuple, borrowed))
+    storages = [None if value is None else value.storage for value in results]
+    return storages, tuple(map(tuple, depending)), _borrowed(gradients, captured.slots.keys())
+
+
+def _borrowed(gradients: Sequence[Sequence[Value]], given: Collection[str]) -> tuple[tuple[bool, ...], ...]:
+    """Return which gradients lie in memory that is `given`, or over earlier ones; one that is there twice does not.
+
+    Autograd takes a gradient that nobody else refers to for a leaf's own, also where another view has its memory, and
+    adds to it later.
+    """
+    before: dict[str, list[Value]] = {}
+    found: list[tuple[bool, ...]] = []
+    for items in gradients:
+        row: list[bool] = []
+        for item in items:
+            others = before.setdefault(item.storage, [])
+            row.append(item.storage in given or any(other != item and _overlap(other, item) for other in others))
+            others.append(item)
+        found.append(tuple(row))
+    return tuple(found)
+
+
+def _overlap(one: Value, other: Value) -> bool:
+    """Whether the elements of two views of a storage, and what lies between these, meet."""
+    return one.dtype != other.dtype or (one.offset < _end(other) and other.offset < _end(one))
+
+
+def _end(value: Value) -> int:
+    reach = ((size - 1) * stride for size, stride in zip(value.shape, value.strides, strict=True))
+    return value.offset + sum(reach) + 1
 
 
 def _dependence(graph: Graph, hole: Op) -> dict[str, frozenset[int]]:

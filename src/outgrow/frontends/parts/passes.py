@@ -123,16 +123,19 @@ def _end(ready: Ready, platform: Platform, run: Running, busy: ExitStack) -> Non
 
 
 def returned(ready: Ready, run: Running) -> tuple[list[object], list[list[Tensor]]]:
-    """Return the results of a part and the addends of gradients, as far as they are there by now (else None)."""
+    """Return the results of a part and the addends of gradients, as far as they are there by now (else None).
+
+    What is there twice is one tensor, so that autograd sees that it is no leaf's own.
+    """
     leaves, structure = ready.captured.returned.leaves, ready.captured.returned.structure
-    results, addends, _ = pytree.tree_unflatten([_leaf(leaf, ready, run) for leaf in leaves], structure)
+    names = dict.fromkeys(ready.program.results[leaf.number] for leaf in leaves if isinstance(leaf, GraphResult))
+    there = {name: _there(name, ready, run) for name in names}
+    found = [there[ready.program.results[leaf.number]] if isinstance(leaf, GraphResult) else leaf for leaf in leaves]
+    results, addends, _ = pytree.tree_unflatten(found, structure)
     return results, addends
 
 
-def _leaf(leaf: object, ready: Ready, run: Running) -> object:
-    if not isinstance(leaf, GraphResult):
-        return leaf
-    name = ready.program.results[leaf.number]
+def _there(name: str, ready: Ready, run: Running) -> object:
     geometry = ready.program.geometry[name]
     (found,) = run.read([name]) if geometry.storage in run.storages or name in run.scalars else (None,)
     return found
