@@ -151,21 +151,6 @@ def test_two_forward_passes_may_move_statistics() -> None:
     same(Normal(), train)
 
 
-def test_autocast_around_the_forward_pass_ends_there() -> None:
-    """The backward pass multiplies in the types of the forward pass, and in no others."""
-
-    class Inverting(Saving):
-        def forward(self, x: Tensor) -> Any:
-            return self.linear(x) @ torch.inverse(self.linear.weight)
-
-    def train(model: Callable[..., Any]) -> None:
-        with torch.autocast("cpu", torch.bfloat16):
-            result = model(rows())
-        result.float().square().mean().backward()
-
-    same(Inverting(), train)
-
-
 @pytest.mark.parametrize("device", [None, StandIn()], ids=["cpu", "device"])
 def test_a_result_that_is_written_over_is_refused_where_it_is_read_again(device: StandIn | None) -> None:
     """As eager mode refuses it; a result that nobody reads again may be written."""
@@ -198,14 +183,6 @@ def test_a_gradient_of_a_gradient_is_refused() -> None:
     result = compiled(Normal())(x)
     with pytest.raises(Uncapturable, match="create_graph=True"):
         torch.autograd.grad(result.sum(), x, create_graph=True)
-
-
-def test_a_backward_pass_under_autocast_is_refused() -> None:
-    """Eager mode would multiply otherwise there."""
-    with torch.autocast("cpu", torch.bfloat16):
-        loss = compiled(Normal())(rows()).sum()
-        with pytest.raises(Uncapturable, match="under autocast"):
-            loss.backward()
 
 
 def test_a_view_that_gets_a_history_is_refused() -> None:

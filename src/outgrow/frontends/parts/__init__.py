@@ -1,5 +1,6 @@
 """How does a loop run that cannot be captured whole? In parts, which wait for their backward pass and share a budget.
 
+casting        in which types autocast computes
 casts          whether several of them cast a weight in one autocast block
 floats         which number is a float that Dynamo hands over as a tensor
 masks          how models go eager's way while Dynamo reads them

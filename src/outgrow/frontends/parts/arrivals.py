@@ -1,9 +1,10 @@
 """Which gradients arrive for a part, and how do they lie? The rest of the loop decides; it is known once they arrive.
 
-A part is captured as if a gradient arrived for each result, laid out like the result. If one lies otherwise, transposed
-or one number for all, eager mode takes some sums in another order; if none arrives, it computes nothing. So a run keeps
-what it began with; if gradients arrive otherwise, the part is captured for them, and its forward pass runs again from
-that beginning (`frontends.parts`). Inputs of other shapes that come later are captured as that foretells.
+A part is captured as if a gradient arrived for each result, laid out like the result, behind the autocast block. If one
+lies otherwise, transposed or one number for all, eager mode takes some sums in another order; if none arrives, it
+computes nothing; within the block it casts. So a run keeps what it began with; if gradients arrive otherwise, the part
+is captured for them, and its forward pass runs again from that beginning (`frontends.parts`). Inputs of other shapes
+that come later are captured as that foretells.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,16 +17,22 @@ from torch import Tensor
 
 from outgrow.frontends.fake.ambiguous import is_ambiguous
 from outgrow.frontends.parts.between import Version, versions
+from outgrow.frontends.parts.casting import NO_CASTING, Casting
 from outgrow.frontends.parts.joint import hole_of
 from outgrow.frontends.user.devices import device_of, generators_of
 from outgrow.ir.graph import Graph, Op
 
 Strides: TypeAlias = tuple[int, ...]
-Arrival: TypeAlias = tuple[Strides | None, ...]
-"""The strides of the gradient for each result that can have one (`telling`); None: none arrives."""
-
 _MOST_COPIED_BYTES = 16 << 20
 """At most what copies of written inputs may take, once it is known how gradients arrive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """The strides of the gradient for each result that can have one (`telling`; None: none arrives), and autocast."""
+
+    strides: tuple[Strides | None, ...]
+    casting: Casting = NO_CASTING
 
 
 @dataclass(frozen=True)
@@ -39,7 +46,7 @@ class Beginning:
     reads: list[int]
     versions: list[Version]
     generators: list[tuple[torch.Generator, Tensor]]
-    autocasts: list[tuple[str, torch.dtype]]
+    casting: Casting
 
     @staticmethod
     def of(args: Sequence[object], writes: Sequence[int], *, is_first: bool) -> "Beginning | None":
@@ -54,10 +61,7 @@ class Beginning:
         reads = [at for at in range(len(args)) if at not in numbers]
         device = device_of(arg.device for arg in args if isinstance(arg, Tensor))
         states = [(generator, generator.get_state()) for generator in generators_of(device)]
-        autocasts = [
-            (kind, torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)
-        ]
-        return Beginning(inputs, reads, versions(args, reads), states, autocasts)
+        return Beginning(inputs, reads, versions(args, reads), states, Casting.now())
 
     def is_unchanged(self) -> bool:
         """Whether nobody has written what the run only read."""
@@ -87,8 +91,7 @@ class Beginning:
         now = [(generator, generator.get_state()) for generator, _ in self.generators]
         with ExitStack() as stack:
             stack.enter_context(torch.enable_grad())
-            for kind, dtype in self.autocasts:
-                stack.enter_context(torch.autocast(kind, dtype=dtype))
+            stack.enter_context(self.casting.again())
             for generator, state in self.generators:
                 generator.set_state(state)
             try:
@@ -101,12 +104,12 @@ class Beginning:
 def arrival_of(gradients: Sequence[Tensor | None]) -> Arrival:
     """Return how gradients arrive; one whose elements overlap, other than by strides of 0, counts as contiguous.
 
-    >>> arrival_of([torch.ones(3, 1).T, None, torch.ones(()).expand(2, 3)])
+    >>> arrival_of([torch.ones(3, 1).T, None, torch.ones(()).expand(2, 3)]).strides
     ((1, 1), None, (0, 0))
-    >>> arrival_of([torch.ones(2, 8, 1, 1), torch.ones(2, 8, 1, 1).to(memory_format=torch.channels_last)])
+    >>> arrival_of([torch.ones(2, 8, 1, 1), torch.ones(2, 8, 1, 1).to(memory_format=torch.channels_last)]).strides
     ((8, 1, 1, 1), (8, 1, 8, 8))
     """
-    return tuple(None if gradient is None else _strides(gradient) for gradient in gradients)
+    return Arrival(tuple(None if gradient is None else _strides(gradient) for gradient in gradients), Casting.now())
 
 
 def _strides(gradient: Tensor) -> Strides:
@@ -120,22 +123,24 @@ class Foretold:
 
     `orders` has, for each result of `open`, those that can have a gradient, the dimensions along which its elements lie
     apart, from the one with the largest stride on; None if no gradient arrives. `places` counts the addends that all
-    gradients bring to each input, which fewer gradients do not show.
+    gradients bring to each input, which fewer gradients do not show. `casting` is what autocast will do.
     """
 
     orders: tuple[tuple[int, ...] | None, ...]
     open: tuple[int, ...]
     places: tuple[int, ...]
+    casting: Casting = NO_CASTING
 
     @staticmethod
     def by(arrival: Arrival, open_results: tuple[int, ...], places: tuple[int, ...]) -> "Foretold":
         """Return what an arrival foretells."""
-        return Foretold(tuple(None if found is None else _order(found) for found in arrival), open_results, places)
+        orders = tuple(None if found is None else _order(found) for found in arrival.strides)
+        return Foretold(orders, open_results, places, arrival.casting)
 
-    def arrival(self, shapes: Sequence[Sequence[int]]) -> Arrival:
+    def strides(self, shapes: Sequence[Sequence[int]]) -> tuple[Strides | None, ...]:
         """Return the strides of gradients without gaps for results of these shapes.
 
-        >>> Foretold.by(((1, 3), None, (0, 0)), (0, 1, 2), (1,)).arrival([(5, 2), (4,), (2, 3)])
+        >>> Foretold.by(Arrival(((1, 3), None, (0, 0))), (0, 1, 2), (1,)).strides([(5, 2), (4,), (2, 3)])
         ((1, 5), None, (0, 0))
         """
         pairs = zip(self.orders, shapes, strict=True)

@@ -29,6 +29,7 @@ from torch.utils.checkpoint import checkpoint
 from outgrow.errors import Uncapturable
 from outgrow.frontends.parts.addends import addends
 from outgrow.frontends.parts.aliases import SameAs, aliases, views_read
+from outgrow.frontends.parts.casting import NO_CASTING, Casting
 from outgrow.frontends.user.sharing import Geometry, geometry
 from outgrow.ir.graph import Graph, Op
 
@@ -95,13 +96,15 @@ Arriving: TypeAlias = Callable[[list[Sequence[int]]], Sequence[Sequence[int] | N
 """Gives the strides of the gradients for results of some shapes, those that can have one; None where none arrives."""
 
 
-def joint(module: fx.GraphModule, args: Sequence[object], arriving: Arriving | None = None) -> Callable[..., object]:
+def joint(
+    module: fx.GraphModule, args: Sequence[object], arriving: Arriving | None = None, casting: Casting = NO_CASTING
+) -> Callable[..., object]:
     """Return the forward and backward pass of a module as one function of its inputs.
 
     It returns the results, behind them the inputs that are written over and have another history then; for each input
     that wants a gradient what adds up to it, in the order in which it arrives: eager mode adds it to what has arrived
     from elsewhere, piece by piece; and the numbers of those inputs. Gradients lie like the results, unless it is known
-    how they are `arriving`.
+    how they are `arriving`. Autocast does in the backward pass what `casting` says.
     """
     wanted = [isinstance(arg, Tensor) and arg.requires_grad and torch.is_grad_enabled() for arg in args]
 
@@ -137,7 +140,7 @@ def joint(module: fx.GraphModule, args: Sequence[object], arriving: Arriving | N
         tensors = [item.detach() if isinstance(item, Tensor) else torch.empty(0) for item in results]
         tensors += [item for item in given if isinstance(item, Tensor)]  # who writes one stays on its side
         gradients = torch.ops.outgrow.elsewhere(tensors, differentiable, strides)
-        with _overwriting_refused(), torch._C._DisableAutocast():  # eager's backward pass comes behind the block
+        with _overwriting_refused(), casting.again():
             found = addends([results[at] for at in differentiable], [*leaves.values()], gradients)
         returned = [through.get(at, item) for at, item in enumerate(results)]
         for at in written:

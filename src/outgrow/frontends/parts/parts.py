@@ -27,6 +27,7 @@ from outgrow.frontends.parts.aliases import made_of, may_be_written
 from outgrow.frontends.parts.ample import with_room_for
 from outgrow.frontends.parts.arrivals import Arrival, Beginning, Foretold, arrival_of, begin_alike
 from outgrow.frontends.parts.between import Version, note_writes, versions
+from outgrow.frontends.parts.casting import NO_CASTING, Casting
 from outgrow.frontends.parts.floats import floats_of, numbers
 from outgrow.frontends.parts.joint import Arriving, as_traced, joint, origin_of, primal
 from outgrow.frontends.parts.passes import Waiting, gradients, returned
@@ -145,7 +146,10 @@ class Part:
         if ready is None:
             foretold = self._foretold.get(_wanted(args)) if torch.is_grad_enabled() else None
             try:
-                captured = self._captured(args, None if foretold is None else foretold.arrival)
+                if foretold is None:
+                    captured = self._captured(args)
+                else:
+                    captured = self._captured(args, foretold.strides, foretold.casting)
             except Uncapturable:
                 if self._by_number or not self._floats:
                     raise
@@ -158,7 +162,7 @@ class Part:
                 shared.platform.trim()
             ready = planned(shared, captured, self._origin, args, others, None)
             if foretold is not None:
-                ready.open, ready.places = foretold.open, foretold.places
+                ready.open, ready.places, ready.casting = foretold.open, foretold.places, foretold.casting
             self._use(shared, key, ready)
             self._drop_oldest(shared)
             if len(self._ready) == _MANY:
@@ -179,12 +183,14 @@ class Part:
 
         return kind, next(filter(is_right, count()))
 
-    def _captured(self, args: Sequence[object], arriving: Arriving | None = None) -> Captured:
+    def _captured(
+        self, args: Sequence[object], arriving: Arriving | None = None, casting: Casting = NO_CASTING
+    ) -> Captured:
         if self._by_number:
             for item, number in zip(self._floats, numbers(self._floats, args), strict=True):
                 item.number = number
         try:
-            captured = capture(joint(self._module, args, arriving), (), (), [plain(arg) for arg in args])
+            captured = capture(joint(self._module, args, arriving, casting), (), (), [plain(arg) for arg in args])
         except Uncapturable as refusal:
             raise Uncapturable(_of_part(str(refusal), self._origin.begins)) from refusal
         inside = replace(captured, outside=Outside())  # Dynamo guards what is outside; the inputs are not to be held
@@ -208,6 +214,7 @@ class Part:
             found = planned(shared, captured, self._origin, asked.args, others, None)
             found.number, found.open, found.places = asked.ready.number, asked.ready.open, asked.ready.places
             found.seen, found.is_known = asked.ready.seen, True  # there gradients are switched on
+            found.casting = arrival.casting
             self._foretold[_wanted(asked.args)] = Foretold.by(arrival, found.open, found.places)
             self._use(shared, key, found)
         self._drop_oldest(shared)
@@ -228,7 +235,7 @@ class Part:
         """Return the part captured for gradients of this arrival; None if its forward pass is another one."""
         old = asked.ready.captured
         with begun.again():
-            captured = self._captured(asked.args, lambda _shapes: arrival)
+            captured = self._captured(asked.args, lambda _shapes: arrival.strides, arrival.casting)
         return captured if begin_alike(old.graph, captured.graph) else None
 
     def _replan(self, shared: Shared, key: Hashable, args: Sequence[object], others: int) -> None:
@@ -355,6 +362,7 @@ def _backward(ctx: Any, given: Sequence[Tensor | None]) -> tuple[object, ...]:
         may_begin_anew = begun is not None and begun.is_unchanged() and ctx.wanted == _wanted(asked.args)
         if arrival != asked.ready.arrival and may_begin_anew:
             waiting = asked.part.as_they_arrive(asked, waiting, begun, arrival)
+        _check_casting(waiting.ready, arrival)
     waiting.ready.is_known = True
     del asked, begun
     return (None, *_in_place(gradients(waiting, arriving), places, ctx.wanted))
@@ -425,14 +433,19 @@ def _versions(ready: Ready, inputs: Sequence[object], results: Sequence[object])
 
 
 def _check_backward() -> None:
-    """Refuse a backward pass that eager would run otherwise than it was captured."""
+    """Refuse a backward pass that is to be differentiated."""
     if torch.is_grad_enabled():
         raise Uncapturable(
             "a compiled part keeps nothing for a gradient of its gradient (create_graph=True); give outgrow.compile "
             "the whole step"
         )
-    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+
+
+def _check_casting(ready: Ready, arrival: Arrival) -> None:
+    """Refuse a backward pass that eager mode would run in other types, and which could not be captured for these."""
+    if ready.casting != arrival.casting:
         raise Uncapturable(
-            "backward() is called under autocast, and a compiled part multiplies there as it does without; call it "
-            "behind the autocast block, as torch's manual says"
+            "backward() is called within an autocast block where it was called behind one before, or the other way "
+            "round, and a compiled part cannot begin anew for that, since what it has read was changed since; call it "
+            "behind the block each time, as torch's manual says"
         )

@@ -27,6 +27,7 @@ from outgrow.errors import Infeasible
 from outgrow.frontends.parts.aliases import ViewOf
 from outgrow.frontends.parts.arrivals import Arrival, telling
 from outgrow.frontends.parts.between import Between, between
+from outgrow.frontends.parts.casting import NO_CASTING, Casting
 from outgrow.frontends.parts.casts import Casts, cast_inputs
 from outgrow.frontends.parts.joint import Origin, hole_of, open_results
 from outgrow.frontends.platforms.platform import Platform
@@ -189,7 +190,7 @@ class Ready:
     the program needs, and `room` what the plan leaves to others. It has run as planned (`runs`), or `as_written` in its
     ample room. Others were seen to take `beside_bytes` while a run waited, and `staying_bytes` when it went on.
     `is_settled` once planned from what runs have shown, `is_known` once gradients have arrived in the way that the
-    capture assumed.
+    capture assumed; its backward pass is captured with this `casting`.
     """
 
     number: int
@@ -211,6 +212,7 @@ class Ready:
     staying_bytes: int = 0
     is_settled: bool = False
     is_known: bool = False
+    casting: Casting = NO_CASTING
     is_closed: bool = False
 
     @property
@@ -243,7 +245,7 @@ class Ready:
         """How it awaits gradients."""
         found = self.awaited
         lies = {at: telling(result.geometry.shape, result.geometry.strides) for at, result in found.items()}
-        return tuple(lies.get(at) for at in self.open)
+        return Arrival(tuple(lies.get(at) for at in self.open), self.casting)
 
     @property
     def has_shown(self) -> bool:
