@@ -156,17 +156,26 @@ def _checked(options: Mapping[str, object]) -> Settings:
 
 
 def _shared(settings: Settings, args: Sequence[object], device: BesideHost | None) -> Shared:
-    """Return what the parts of one budget share; the first that runs says what the process held before the model."""
+    """Return what the parts of one budget share."""
     home = device_of(arg.device for arg in args if isinstance(arg, Tensor))
     key = settings, device or home
     if key not in _SHARED:
-        another = partial(platform_of, settings, home, device)
-        platform = another()
-        warm_up(settings.kernels)
-        baseline = platform.baseline_bytes(_trained())
-        platform.reset_high_water()
-        _SHARED[key] = Shared(settings, another, platform, baseline, platform.machine())
+        _SHARED[key] = _made_shared(settings, home, device)
     return _SHARED[key]
+
+
+@torch.inference_mode(mode=False)
+def _made_shared(settings: Settings, home: torch.device, device: BesideHost | None) -> Shared:
+    """Return what parts will share; the first that runs says what the process held before the model.
+
+    That may be an evaluation, outside of whose mode nobody could write what is made here.
+    """
+    another = partial(platform_of, settings, home, device)
+    platform = another()
+    warm_up(settings.kernels)
+    baseline = platform.baseline_bytes(_trained())
+    platform.reset_high_water()
+    return Shared(settings, another, platform, baseline, platform.machine())
 
 
 def _trained() -> list[Tensor]:

@@ -348,6 +348,15 @@ def test_inference_tensors_are_inputs_like_others() -> None:
         assert torch.equal(compiled(module)(x), module(x))
 
 
+def test_an_evaluation_may_come_first_on_a_device() -> None:
+    """What is made then, to measure the device, is written by other threads."""
+    module, x = Normal().eval(), rows()
+    model = compiled(module, StandIn())
+    with torch.inference_mode():
+        assert torch.equal(model(x), module(x))
+    assert model(x).requires_grad
+
+
 def test_threads_take_turns() -> None:
     """Parts that have been planned give each thread what they give one alone."""
     modules = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(3)]
