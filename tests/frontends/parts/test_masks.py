@@ -125,6 +125,27 @@ def test_an_encoder_that_is_evaluated_leaves_out_the_padding() -> None:
         model.zero_grad()
 
 
+class Attending(nn.MultiheadAttention):
+    """An attention to itself, past padding."""
+
+    def forward(self, x: Tensor, padding: Tensor | None = None) -> Tensor:
+        return super().forward(x, x, x, key_padding_mask=padding)[0]
+
+
+def test_an_attention_that_is_evaluated_is_one_operator() -> None:
+    """As in eager mode, between steps that train."""
+    torch.manual_seed(0)
+    model, padding = Attending(32, 4, batch_first=True), torch.arange(LENGTH).expand(ROWS, -1) > LENGTH // 2
+    run = ours(model)
+    for given in ((), (padding,)):
+        for x in torch.randn(4, ROWS, LENGTH, 32):
+            model.eval()
+            with torch.no_grad():
+                assert torch.equal(run(x, *given), model(x, *given))
+            model.train()
+            run(x, *given).sum().backward()
+
+
 def test_a_scan_goes_step_by_step() -> None:
     """Under Dynamo transformers scans in another order, with other sums."""
     from transformers import MambaConfig, MambaForCausalLM

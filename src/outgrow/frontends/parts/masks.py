@@ -4,8 +4,9 @@ Eager mode looks at a mask that it is given, and leaves it out where all are one
 sequences are packed in a row. Other kernels run then. Under Dynamo transformers looks at neither, and keeps masks; nor
 does it scan a sequence (Mamba) step by step. So when a part of ours is read it is told that nothing is traced, and
 Dynamo breaks the graph where it looks. Positions that the model makes itself, from nothing but numbers, are known while
-Dynamo reads: there is no break for these. An `nn.TransformerEncoder` that is evaluated makes a nested tensor of a mask
-of padding, which no part can hold: it runs as it is, between parts.
+Dynamo reads: there is no break for these. An `nn.MultiheadAttention` that is evaluated is one operator of torch's in
+eager mode, and so it is in a part. An `nn.TransformerEncoder` that is evaluated makes a nested tensor of a mask of
+padding, which no part can hold: it runs as it is, between parts.
 
 What other backends compile goes the ways that it went before.
 """
@@ -24,6 +25,7 @@ from torch._dynamo.comptime import ComptimeContext, comptime
 from torch._dynamo.repro.after_dynamo import WrapBackendDebug
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.nn.modules import activation
 
 _ASKING = ("transformers.masking_utils", "transformers.modeling_attn_mask_utils")
 """Where transformers makes masks."""
@@ -45,11 +47,12 @@ def look_as_in_eager(backend: Callable[..., object]) -> None:
 
 
 def _prepare(_about: CallbackArgs | None = None) -> None:
-    """Replace how an encoder runs, and what transformers asks, once it is there.
+    """Replace how an encoder runs, what an attention asks, and what transformers asks, once it is there.
 
     Dynamo's guards want the same functions in each call.
     """
     _replace(nn.TransformerEncoder, "forward", _apart_in_parts)
+    _replace(activation, "_is_make_fx_tracing", _no_in_parts)
     if "transformers" not in sys.modules:
         return
     for name in _ASKING:
