@@ -12,7 +12,7 @@ if it wants a gradient or what is written does: it is a result, too.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -282,19 +282,25 @@ def set_data_(tensor: Tensor, data: Tensor) -> Tensor:
 
 def _run_regions_twice(module: fx.GraphModule) -> None:
     for node in module.graph.find_nodes(op="call_function", target=tag_activation_checkpoint):
-        own = ()
-        if node.kwargs.get("use_reentrant") is not False:
+        own, asked = (), node.kwargs
+        is_reentrant = asked.get("use_reentrant") is not False
+        if is_reentrant:
             read = [item for item in node.args[1:] if isinstance(item, fx.Node)]
             own = tuple(at for at, item in enumerate(read) if item.op == "placeholder" and _STATE.search(item.name))
         place = _place_of(node)
-        node.target, node.kwargs = _checkpointed, {"own": own, "place": place}
+        how = {"preserve_rng_state": asked.get("preserve_rng_state", True)}
+        how["early_stop"] = not is_reentrant and asked.get("early_stop", True)
+        node.target, node.kwargs = _checkpointed, {"own": own, "place": place, "how": how}
     module.recompile()
 
 
-def _checkpointed(region: Callable[..., object], *args: object, own: Sequence[int], place: str) -> object:
+def _checkpointed(
+    region: Callable[..., object], *args: object, own: Sequence[int], place: str, how: Mapping[str, bool]
+) -> object:
     """Run a region under a checkpoint, with arguments that need no gradient, such as counting buffers, built in.
 
-    Where it is reentrant, `own` are the numbers of the arguments that are weights of modules, not given to it.
+    Where it is reentrant, `own` are the numbers of the arguments that are weights of modules, not given to it. `how`
+    has what else the checkpoint is told; a reentrant one goes to the end of the region when it runs again.
     """
     wanted = [at for at, arg in enumerate(args) if isinstance(arg, Tensor) and arg.requires_grad]
     if wanted and set(wanted) <= set(own) and torch.is_grad_enabled():
@@ -307,4 +313,4 @@ def _checkpointed(region: Callable[..., object], *args: object, own: Sequence[in
         filled = dict(enumerate(args)) | dict(zip(wanted, given, strict=True))
         return region(*filled.values())
 
-    return checkpoint(inner, *(args[at] for at in wanted), use_reentrant=False)
+    return checkpoint(inner, *(args[at] for at in wanted), use_reentrant=False, **how)
