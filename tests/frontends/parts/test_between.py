@@ -185,6 +185,13 @@ def test_a_gradient_of_a_gradient_is_refused() -> None:
         torch.autograd.grad(result.sum(), x, create_graph=True)
 
 
+def test_several_backward_passes_at_once_are_refused() -> None:
+    """Each gradient would be many."""
+    module, x = nn.Linear(WIDTH, 3), torch.randn(WIDTH)
+    with pytest.raises(Uncapturable, match="not several at once"):
+        torch.autograd.functional.jacobian(compiled(module), x, vectorize=True)
+
+
 def test_a_view_that_gets_a_history_is_refused() -> None:
     """Autograd gives a view no history of a function with several results."""
     with pytest.raises(Uncapturable, match=r"by add_ in forward, test_between.py:\d+, which is a view"):

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._C._functorch import is_legacy_batchedtensor
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
@@ -349,7 +350,7 @@ def _backward(ctx: Any, given: Sequence[Tensor | None]) -> tuple[object, ...]:
     ctx.asked, ctx.waiting, ctx.results, ctx.begun = None, None, (), None
     with waiting.ended_by_errors():
         _ = ctx.saved_tensors
-        _check_backward()
+        _check_backward(given)
         if _versions(asked.ready, asked.args, results) != asked.versions:
             raise OutOfTurn(_CHANGED)
         del results
@@ -432,12 +433,17 @@ def _versions(ready: Ready, inputs: Sequence[object], results: Sequence[object])
     return [*versions(inputs, ready.between.inputs), *versions(results, ready.between.results)]
 
 
-def _check_backward() -> None:
-    """Refuse a backward pass that is to be differentiated."""
+def _check_backward(gradients: Sequence[Tensor | None]) -> None:
+    """Refuse a backward pass that is to be differentiated, and one that is several at once."""
     if torch.is_grad_enabled():
         raise Uncapturable(
             "a compiled part keeps nothing for a gradient of its gradient (create_graph=True); give outgrow.compile "
             "the whole step"
+        )
+    if any(gradient is not None and is_legacy_batchedtensor(gradient) for gradient in gradients):
+        raise Uncapturable(
+            "a compiled part runs one backward pass, and not several at once (is_grads_batched=True, vectorize=True); "
+            "call the model that is not compiled, model._orig_mod"
         )
 
 
