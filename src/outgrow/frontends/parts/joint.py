@@ -12,7 +12,7 @@ if it wants a gradient or what is written does: it is a result, too.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -288,19 +288,25 @@ def _run_regions_twice(module: fx.GraphModule) -> None:
             read = [item for item in node.args[1:] if isinstance(item, fx.Node)]
             own = tuple(at for at, item in enumerate(read) if item.op == "placeholder" and _STATE.search(item.name))
         place = _place_of(node)
-        how = {"preserve_rng_state": asked.get("preserve_rng_state", True)}
-        how["early_stop"] = not is_reentrant and asked.get("early_stop", True)
-        node.target, node.kwargs = _checkpointed, {"own": own, "place": place, "how": how}
+        draws_again = asked.get("preserve_rng_state", True)
+        stops_early = not is_reentrant and asked.get("early_stop", True)
+        how = {"own": own, "place": place, "draws_again": draws_again, "stops_early": stops_early}
+        node.target, node.kwargs = _checkpointed, how
     module.recompile()
 
 
 def _checkpointed(
-    region: Callable[..., object], *args: object, own: Sequence[int], place: str, how: Mapping[str, bool]
+    region: Callable[..., object],
+    *args: object,
+    own: Sequence[int],
+    place: str,
+    draws_again: bool,
+    stops_early: bool,
 ) -> object:
     """Run a region under a checkpoint, with arguments that need no gradient, such as counting buffers, built in.
 
-    Where it is reentrant, `own` are the numbers of the arguments that are weights of modules, not given to it. `how`
-    has what else the checkpoint is told; a reentrant one goes to the end of the region when it runs again.
+    Where it is reentrant, `own` are the numbers of the arguments that are weights of modules, not given to it. When it
+    runs again it `draws_again` the numbers that it has drawn, and `stops_early` where it need not go to its end.
     """
     wanted = [at for at, arg in enumerate(args) if isinstance(arg, Tensor) and arg.requires_grad]
     if wanted and set(wanted) <= set(own) and torch.is_grad_enabled():
@@ -313,4 +319,10 @@ def _checkpointed(
         filled = dict(enumerate(args)) | dict(zip(wanted, given, strict=True))
         return region(*filled.values())
 
-    return checkpoint(inner, *(args[at] for at in wanted), use_reentrant=False, **how)
+    return checkpoint(
+        inner,
+        *(args[at] for at in wanted),
+        use_reentrant=False,
+        preserve_rng_state=draws_again,
+        early_stop=stops_early,
+    )
