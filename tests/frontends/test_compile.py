@@ -497,6 +497,21 @@ def test_a_closed_step_opens_again(compiled: Compile, short: Callable[..., int])
     assert differences(left_by(closed_after_each, ours, compiled(ours, short(ours))), by_eager(plain, 0.0)) == []
 
 
+def test_what_is_freed_behind_a_closed_step_goes_to_the_kernel(compiled: Compile, short: Callable[..., int]) -> None:
+    """Such as what an evaluation took. Between two calls it may rest for the next one, up to the budget."""
+    ours = wide()
+    budget = short(ours)
+    step, pair = compiled(ours, budget), ours.batches[0]
+    for _ in range(2):
+        step(*pair)
+        torch.empty(budget, dtype=torch.uint8)
+        torch.empty(2 * budget, dtype=torch.uint8)
+        assert arena.resting_bytes() <= budget
+    step.close()
+    torch.empty(budget, dtype=torch.uint8)
+    assert arena.resting_bytes() == 0
+
+
 def test_a_step_closes_after_a_layer_was_exchanged(compiled: Compile, short: Callable[..., int]) -> None:
     """Its optimizer updates what no model owns any more; what rests comes home all the same."""
     ours, files = wide(), open_spill_files()

@@ -438,6 +438,38 @@ def test_what_rests_serves_workspace_and_makes_room_for_what_it_cannot_serve(ser
     assert found.stdout == f"{rests}\n", found.stderr
 
 
+FREED = """
+import os
+
+import torch
+
+from outgrow.runtime import arena
+
+arena.install()
+first, second = torch.ones(8 << 20), torch.ones(2 << 20)
+arena.rest_at_most(16 << 20)
+del first
+beyond = arena.resting_bytes()
+del second
+print(beyond, arena.resting_bytes() >> 20)
+if os.fork() == 0:
+    torch.empty(1 << 20)
+    print(arena.resting_bytes(), flush=True)
+    os._exit(0)
+os.wait()
+arena.rest_at_most(0)
+torch.empty(1 << 20)
+print(arena.resting_bytes())
+"""
+
+
+@needs_compiler
+def test_what_is_freed_beyond_a_limit_goes_to_the_kernel() -> None:
+    """In a process that is forked off all of it does, and behind the last step."""
+    found = ran(FREED)
+    assert found.stdout == "0 8\n0\n0\n", found.stderr
+
+
 FORKED = """
 import os
 import sys

@@ -120,7 +120,7 @@ class InPlace:
             module._compiled_call_impl = before
         for shared in _SHARED.values():
             shared.give_back()
-            shared.platform.keep_at_most(0)
+            shared.platform.close()
 
     def _part(self, module: fx.GraphModule, _example_inputs: Sequence[object]) -> Part:
         self._has_parts = True

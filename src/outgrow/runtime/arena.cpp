@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -45,6 +46,7 @@ auto& rests = *new std::vector<Region>;
 auto& live = *new std::unordered_map<void*, size_t>;
 bool has_lent = false;  // parts of a region: they may be lent still when it dies amid a failure
 size_t resting_bytes = 0;
+size_t most_resting = SIZE_MAX;  // what is freed beyond that goes to the kernel
 size_t live_bytes = 0;
 size_t peak_bytes = 0;
 
@@ -74,7 +76,7 @@ const int at_fork = pthread_atfork(
     },
     [] {
       rests.clear();
-      resting_bytes = 0;
+      resting_bytes = most_resting = 0;  // it runs no step yet: what a worker frees that loads batches is the kernel's
       guard.unlock();
     });
 
@@ -251,7 +253,8 @@ void give(void* begin) {
   const Region region{static_cast<char*>(begin), found->second};
   live_bytes -= region.bytes;
   live.erase(found);
-  if (!has_lent || mprotect(begin, in_pages(region.bytes), PROT_READ | PROT_WRITE) == 0) {
+  const bool has_room = most_resting >= resting_bytes && region.bytes <= most_resting - resting_bytes;
+  if (has_room && (!has_lent || mprotect(begin, in_pages(region.bytes), PROT_READ | PROT_WRITE) == 0)) {
     rests.push_back(region);
     resting_bytes += region.bytes;
   } else {
@@ -401,6 +404,13 @@ size_t arena_watched(size_t* top) {
 
 void arena_keep_at_most(size_t bytes) {
   const std::lock_guard<std::mutex> lock(guard);
+  keep_at_most(bytes);
+}
+
+// As arena_keep_at_most, now and whenever something is freed, until another limit is set.
+void arena_rest_at_most(size_t bytes) {
+  const std::lock_guard<std::mutex> lock(guard);
+  most_resting = bytes;
   keep_at_most(bytes);
 }
 

@@ -3,7 +3,8 @@
 Memory that is given back to the kernel has to be taken again page by page, zeroed, and on a virtual machine often
 asked of its host: up to a second a GiB. A step under a budget frees and takes its whole budget several times over.
 The arena keeps what dies, and serves the next tensor with the same pages (`arena.cpp` says how). What is kept is
-never more than what was live at once, so the process takes no more for it.
+never more than what was live at once, so the process takes no more for it; nor more than the budget of the step that
+ran last, whatever else has lived there since, and nothing once that is closed.
 
 The arena is an allocator of torch's own kind, written in C++ and compiled when it is first needed (a second), then
 kept in the user's cache folder. Where there is no compiler, tensors take fresh memory as ever: right, but slower; and
@@ -38,6 +39,7 @@ _FUNCTIONS: native.Functions = {
     "arena_watch": (None,),
     "arena_watched": (_BYTES, ctypes.POINTER(_BYTES)),
     "arena_keep_at_most": (None, _BYTES),
+    "arena_rest_at_most": (None, _BYTES),
     "arena_expect": (None, _BYTES, _BYTES, _ADDRESS),
     "arena_fill": (_INT, _ADDRESS, _BYTES),
     "arena_lend": (_INT, _ADDRESS, _BYTES),
@@ -106,6 +108,12 @@ def keep_at_most(size_bytes: int) -> None:
     """Give resting memory back to the kernel until at most `size_bytes` rest."""
     if _installed:
         _ready().arena_keep_at_most(max(0, size_bytes))
+
+
+def rest_at_most(size_bytes: int) -> None:
+    """Let at most `size_bytes` rest, now and whenever tensors are freed, until another limit is set."""
+    if _installed:
+        _ready().arena_rest_at_most(size_bytes)
 
 
 def expect(size_bytes: int, idle: int, address: int | None) -> None:

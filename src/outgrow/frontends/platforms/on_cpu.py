@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter
-from weakref import WeakSet
+from weakref import WeakSet, finalize
 
 import torch
 from torch import Tensor
@@ -52,7 +52,8 @@ class OnCpu:
         remark_beyond_memory(settings.budget_bytes, machine_bytes())
         note_exports()
         self.cache: CostCache = open_cost_cache()
-        self._folder = settings.folder
+        self._folder, self._budget_bytes = settings.folder, settings.budget_bytes
+        finalize(self, arena.rest_at_most, 0).atexit = False
         self._touched: WeakSet[torch.UntypedStorage] = WeakSet()
         self._spill = Spill(OnDisk(settings.folder), settings.disk)
 
@@ -93,6 +94,7 @@ class OnCpu:
 
     def make_ready(self, program: Program, tensors: Mapping[str, Tensor], capacity_bytes: int) -> Spill | None:  # noqa: ARG002
         numbers_of(program)  # they take memory, which is there before somebody asks what is left
+        arena.rest_at_most(self._budget_bytes)
         if not program.moves:
             bring_home(tensor.untyped_storage() for tensor in tensors.values())
             return None
@@ -136,6 +138,7 @@ class OnCpu:
         return arena.resting_bytes()
 
     def keep_at_most(self, size_bytes: int) -> None:
+        arena.rest_at_most(self._budget_bytes)
         arena.keep_at_most(size_bytes)
 
     def idle_bytes(self) -> int:
@@ -194,4 +197,4 @@ class OnCpu:
 
     def close(self) -> None:
         self._spill.close()
-        self.keep_at_most(0)
+        arena.rest_at_most(0)
