@@ -740,6 +740,26 @@ def updated_by_data() -> Job:
     return Job(step, (model,), (), rows)
 
 
+def rounded_for_the_passes() -> Job:
+    """Weights of few bits, whose own ones come back by `.data` before they are updated."""
+    model = net()
+    optimizer = Adam(model.parameters())
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        own = [parameter.data for parameter in model.parameters()]
+        for parameter in model.parameters():
+            parameter.data = (parameter.data * 16).round() / 16
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        for parameter, data in zip(model.parameters(), own, strict=True):
+            parameter.data = data
+        optimizer.step()
+        return loss
+
+    return Job(step, (model,), (optimizer,), rows)
+
+
 def evaluated() -> Job:
     """No gradient, no optimizer: loss and accuracy."""
     model = net().eval()
@@ -890,6 +910,7 @@ FEATURES: tuple[Make, ...] = (
     averaged_by_data,
     sharpness_aware,
     updated_by_data,
+    rounded_for_the_passes,
     single_points,
     written_in_parts,
     matrices_by_muon,

@@ -60,6 +60,32 @@ def test_a_gradient_goes_by_the_memory_that_was_read() -> None:
     assert all(map(torch.equal, *left))
 
 
+def test_what_was_there_before_may_come_back() -> None:
+    """Weights that are rounded for the passes alone are updated, in the memory that they had."""
+    left: list[list[Tensor]] = []
+    for is_captured in (False, True):
+        torch.manual_seed(0)
+        model = nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(x: Tensor, model: nn.Linear = model, optimizer: torch.optim.Optimizer = optimizer) -> Tensor:
+            optimizer.zero_grad()
+            own = model.weight.data
+            for count in (8, 4):
+                model.weight.data = (own * count).round() / count
+                model(x).square().sum().backward()
+                model.weight.data = own
+            optimizer.step()
+            return model(x).detach()
+
+        weight, given, training = model.weight.data, (torch.ones(4, 4),), Training((model,), (optimizer,))
+        y = replay(capture(step, [model], [optimizer], given), training, given, {}) if is_captured else step(*given)
+        assert isinstance(y, Tensor)
+        assert model.weight.data_ptr() == weight.data_ptr()
+        left.append([y, weight])
+    assert all(map(torch.equal, *left))
+
+
 def test_nobody_looks_at_what_was_there_before() -> None:
     """A number of a buffer that a step may look at is another one once its `.data` is set."""
     model = nn.Linear(4, 4)

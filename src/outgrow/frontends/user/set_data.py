@@ -4,8 +4,8 @@ Views that were taken of it before, what autograd keeps of them, and whoever hol
 that it had. In a trace a call of `rebound` says so: who reads the tensor behind it reads the other memory. What a model
 or an optimizer holds is given its memory after each call, in the same way.
 
-The other one has to be made by the step, with the same shape, strides and type. Gradients that were there before are
-not set, since they stay to the end of the step.
+The other one has to be made by the step, with the same shape, strides and type, or be what the tensor had when the step
+began, which is given back. Gradients that were there before are not set, since they stay to the end of the step.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -54,7 +54,7 @@ class SetData:
         """Twins by identity, and what they were at first."""
 
     def __contains__(self, tensor: Tensor) -> bool:
-        """Whether the `.data` of a tensor was set."""
+        """Whether the `.data` of a tensor was set, and what it had is not back."""
         return id(self._twin(tensor)) in self._before
 
     def set(self, tensor: Tensor, content: Tensor) -> str | None:
@@ -63,7 +63,8 @@ class SetData:
         if geometry(there) == geometry(new) and there.dtype == new.dtype:  # `x.data *= 2` has written in place before
             return None
         slot = self._held.get(id(tensor))
-        if not (self._is_own(tensor, slot) and self._is_made(new) and _form(there) == _form(new)):
+        is_back = id(there) in self._before and geometry(new) == geometry(self._before[id(there)][1])
+        if not (self._is_own(tensor, slot) and (is_back or self._is_made(new)) and _form(there) == _form(new)):
             what = f"a tensor of shape {tuple(tensor.shape)}" if slot is None else title(slot)
             return (
                 f"the step sets the .data of {what} to a tensor that it has not made, or that lies otherwise, or the "
@@ -78,6 +79,8 @@ class SetData:
             before.copy_(torch.empty_like(before))  # nobody knows any more what is in it
             self._before.setdefault(id(there), (there, before))
             DATA.__set__(there, new)
+            if is_back:
+                del self._before[id(there)]
         proxies.tracer.graph.call_function(rebound, nodes)
         return None
 
