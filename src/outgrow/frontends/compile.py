@@ -13,8 +13,8 @@ runs without a rewrite.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from inspect import iscoroutinefunction, isgeneratorfunction
 from pathlib import Path
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.optim import Optimizer
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
 from outgrow.analysis.timeline import Trace
 from outgrow.errors import OutOfTurn
@@ -45,6 +46,7 @@ from outgrow.frontends.workloads.workload import Workload
 from outgrow.ir.graph import Graph
 from outgrow.plan import Plan
 from outgrow.planning.problem import silent
+from outgrow.remarks import remark
 from outgrow.report.plans import PlansReport
 from outgrow.report.summary import Measured, Summary, Traces, summary_of
 from outgrow.runtime.device import BesideHost
@@ -131,7 +133,8 @@ class Step(Generic[P, R]):
         if self._ran_as_written:
             returned = self._run_as_written(served, *args, **kwargs)
         else:
-            returned = cast("R", self._run_program(served, arguments))
+            with _beneath_modes(is_captured=served.given is not None):
+                returned = cast("R", self._run_program(served, arguments))
         self._losses += _losses(returned)
         return returned
 
@@ -257,6 +260,18 @@ class Step(Generic[P, R]):
         """
         with self._platform.failing():
             self._entries.close()
+
+
+@contextmanager
+def _beneath_modes(*, is_captured: bool) -> Iterator[None]:
+    """Run a program, in which is what modes of the user's did to operators while these were captured, without them."""
+    modes = [type(mode).__name__ for mode in _get_current_dispatch_mode_stack()]
+    if modes and is_captured:
+        remark(
+            f"{modes[0]} saw the operators of this step when it was captured; of those that a plan runs it sees none"
+        )
+    with _disable_current_modes() if modes else nullcontext():
+        yield
 
 
 def _losses(returned: object) -> list[float | Tensor]:

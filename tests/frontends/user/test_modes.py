@@ -13,10 +13,12 @@ from torch.nn import functional as F
 from torch.optim import SGD
 from torch.optim.lr_scheduler import StepLR
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import outgrow
 from outgrow.errors import Uncapturable
 from outgrow.frontends import within_budget
+from outgrow.remarks import Remark
 
 
 class Scaled(SGD):
@@ -39,6 +41,21 @@ class Doubling(TorchFunctionMode):
         del types
         found = func(*args, **(kwargs or {}))
         return found * 2 if func is F.linear else found
+
+
+class DoublingOperators(TorchDispatchMode):
+    """Doubles what operators give that multiply matrices, and counts them."""
+
+    count = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        del types
+        found = func(*args, **(kwargs or {}))
+        is_product = func in (torch.ops.aten.addmm.default, torch.ops.aten.mm.default)
+        self.count += is_product
+        return found * 2 if is_product else found
 
 
 def halves() -> AbstractContextManager[object]:
@@ -96,8 +113,15 @@ def still(optimizer: Scaled) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [louder, still, lambda _: halves(), lambda _: other_autocast(), lambda _: Doubling()],
-    ids=["scheduled optimizer", "step", "saved tensors", "autocast", "function mode"],
+    [
+        louder,
+        still,
+        lambda _: halves(),
+        lambda _: other_autocast(),
+        lambda _: Doubling(),
+        lambda _: DoublingOperators(),
+    ],
+    ids=["scheduled optimizer", "step", "saved tensors", "autocast", "function mode", "dispatch mode"],
 )
 def test_a_step_is_that_of_the_mode(
     change: Callable[[Scaled], AbstractContextManager[object] | None], monkeypatch: pytest.MonkeyPatch
@@ -106,6 +130,21 @@ def test_a_step_is_that_of_the_mode(
     monkeypatch.setattr(within_budget, "_ROOMY_BYTES", 1 << 50)
     found, expected = played(change, planned=True), played(change, planned=False)
     assert all(map(torch.equal, found, expected))
+
+
+def test_a_mode_sees_operators_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When they are captured, and a remark says so from the next call on."""
+    monkeypatch.setattr(within_budget, "_ROOMY_BYTES", 1 << 50)
+    model = nn.Linear(4, 4)
+    step = outgrow.compile(model.forward, model=model, memory_budget="1GiB")
+    x = torch.ones(2, 4)
+    with DoublingOperators() as mode:
+        found = step(x)
+        with pytest.warns(Remark, match="DoublingOperators saw the operators of this step when it was captured"):
+            again = step(x)
+        assert mode.count == 1
+    assert torch.equal(found, again)
+    assert torch.equal(found, 2 * model(x))
 
 
 def test_anomaly_mode_and_copies_are_refused_by_name() -> None:

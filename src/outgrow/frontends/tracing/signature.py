@@ -158,7 +158,7 @@ def _modes() -> Hashable:
         parametrize._cache_enabled > 0,
         hooks.of_saved_tensors(),
         tuple([_mode(mode) for mode in _get_current_function_mode_stack()]),
-        tuple([type(mode) for mode in _get_current_dispatch_mode_stack()]),
+        tuple(_get_current_dispatch_mode_stack()),
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
         torch.get_num_threads(),
