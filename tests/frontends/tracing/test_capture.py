@@ -520,6 +520,20 @@ def test_a_line_without_text_is_named_by_its_number() -> None:
         capture(made_of["step"], [], [], (torch.ones(1),))
 
 
+def test_what_a_profiler_has_begun_before_is_not_ended_within() -> None:
+    """As the `step` of a profiler does; a range of the step's own is no matter."""
+    model, begun = nn.Linear(2, 2), torch.profiler.record_function("begun")
+
+    def step(x: Tensor) -> Tensor:
+        with torch.profiler.record_function("own"):
+            found = model(x)
+        begun.__exit__(None, None, None)
+        return found
+
+    with torch.profiler.profile(), begun, pytest.raises(Uncapturable, match=r"step\(\) of a profiler after this one"):
+        capture(step, [model], [], (torch.ones(1, 2),))
+
+
 def test_changes_of_python_state_are_refused() -> None:
     """A rate that a scheduler writes, and Python's random numbers, are named."""
     job = made(sgd)

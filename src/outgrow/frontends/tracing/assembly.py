@@ -115,7 +115,7 @@ class _Assembly:
             case "get_attr":
                 self._bind_constant(node)
             case "call_function":
-                if not (isinstance(node.target, OpOverload) and node.target.namespace == "profiler"):
+                if not _is_of_profiler(node):
                     self.conversion.convert(node)
             case "output":
                 (outputs,) = node.args
@@ -127,6 +127,11 @@ class _Assembly:
     def _bind_constant(self, node: fx.Node) -> None:
         assert isinstance(node.target, str), "a constant has a name"
         tensor = getattr(self.traced.module, node.target)
+        if any(map(_is_of_profiler, node.users)):
+            raise Uncapturable(
+                "the step ends what a profiler has begun before it; call the step() of a profiler after this one, and "
+                "leave a record_function where it was entered"
+            )
         if not isinstance(tensor, Tensor):
             raise Uncapturable(f"the step gives an operator a {type(tensor).__name__}, {NOT_HELD}")
         slot = ConstantSlot(len(self.constants))
@@ -195,6 +200,11 @@ class _Assembly:
             if isinstance(output, Leaf):
                 leaves[output.index] = GraphResult(numbers[at], output.kind) if at in numbers else self.outputs[at]
         return Returned(self.traced.structure, tuple(leaves))
+
+
+def _is_of_profiler(node: fx.Node) -> bool:
+    """Whether a call only begins or ends a range that a profiler shows."""
+    return isinstance(node.target, OpOverload) and node.target.namespace == "profiler"
 
 
 def _without_stale(
