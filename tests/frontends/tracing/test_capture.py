@@ -1,6 +1,7 @@
 """Does a captured step do what the step does, to the last bit, and is everything else refused?"""
 
 import copy
+import json
 import math
 import random
 import re
@@ -473,6 +474,10 @@ def item(loss: Tensor) -> None:
     print(f"{loss.item():.3f}")  # here
 
 
+def dumped(loss: Tensor) -> None:
+    json.dumps({"loss": loss.item()})  # here
+
+
 def numpy(loss: Tensor) -> None:
     loss.detach().numpy()  # here
 
@@ -481,7 +486,7 @@ def mask(loss: Tensor) -> None:
     loss.expand(3)[torch.ones(3) > loss].sum()  # here
 
 
-@pytest.mark.parametrize("look", [branch, item, numpy, mask], ids=lambda look: look.__name__)
+@pytest.mark.parametrize("look", [branch, item, dumped, numpy, mask], ids=lambda look: look.__name__)
 def test_looking_at_contents_is_refused_at_the_users_line(look: Callable[[Tensor], None]) -> None:
     """The message names file, line and text of the innermost line of the user's, and what to do."""
     job = made(gradients_cleared_first)

@@ -122,6 +122,8 @@ _CONTENT_MESSAGES = (
     "passed to SymFloat",
     "passed to SymInt",
     "passed to SymBool",
+    "Object of type Sym",
+    "Got <class 'torch.Sym",
 )
 
 
