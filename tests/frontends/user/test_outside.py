@@ -498,6 +498,30 @@ def test_a_number_of_the_class_is_put_back_there() -> None:
     assert (reading.shared, Reading.shared) == (3.0, 1.0)
 
 
+def test_code_that_is_exchanged_counts() -> None:
+    """As a reloader does, in a function that the step calls and in the forward pass of a model."""
+    names: dict[str, Any] = {"nn": nn, "__name__": "reloaded"}
+    source = """
+class Model(nn.Module):
+    def forward(self, x):
+        return scaled(x) * {0}
+
+def scaled(x):
+    return x * {1}
+"""
+    exec(source.format(1, 1), names)
+    model, other = names["Model"](), dict(names)
+    outside = Outside.of(reached(model, [model]))
+    assert outside.still_hold()
+    exec(source.format(1, 2), other)
+    names["scaled"].__code__, before = other["scaled"].__code__, names["scaled"].__code__
+    assert outside.other() == "scaled"
+    names["scaled"].__code__ = before
+    assert outside.still_hold()
+    names["Model"].forward.__code__ = other["Model"].forward.__code__
+    assert outside.other() == "Model.forward"
+
+
 def test_what_changes_beside_a_step_does_not_count() -> None:
     """A counter of the loop is no part of a step whose code only calls what has the same name."""
 

@@ -12,6 +12,7 @@ call.
 from collections.abc import Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
+from types import CodeType, FunctionType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -137,11 +138,15 @@ class Thing:
 
 @dataclass(frozen=True)
 class Outside:
-    """What is outside of a step, at some time; helpers are noted while it runs."""
+    """What is outside of a step, at some time; helpers are noted while it runs.
+
+    `codes` are functions with their code, which a reloader exchanges.
+    """
 
     numbers: tuple[Number, ...] = ()
     things: tuple[Thing, ...] = ()
     helpers: tuple[Helper, ...] = ()
+    codes: tuple[tuple[FunctionType, CodeType], ...] = ()
 
     @staticmethod
     def of(reached: Reached, signed: frozenset[int] = frozenset()) -> "Outside":
@@ -151,7 +156,7 @@ class Outside:
         counting = (reached.whole | reached.asked) - {item.location.key for item in found}
         used = [item for item in locations if item.key in counting]
         things = [Thing.at(item, is_asked=item.key in reached.asked) for item in used if _counts(item.read())]
-        return Outside(tuple(found), tuple(things))
+        return Outside(tuple(found), tuple(things), codes=reached.codes)
 
     def modules(self) -> Iterator[nn.Module]:
         """Yield the modules among the things, and in lists and dictionaries."""
@@ -170,7 +175,8 @@ class Outside:
         met = Met()
         named = (item.location.name for item in (*self.numbers, *self.things) if not item.still_holds())
         run = ("a module or a scaler that it runs" for item in self.helpers if not item.still_holds(met))
-        return next(chain(named, run), None)
+        exchanged = (function.__qualname__ for function, code in self.codes if function.__code__ is not code)
+        return next(chain(named, run, exchanged), None)
 
     def let_go(self) -> "Outside":
         """Return this without what is held for the capture alone."""

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from importlib.util import resolve_name
-from types import FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from numpy import ndarray
@@ -84,11 +84,15 @@ _NAMED = _Given(is_called=False)
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """Locations; the keys of those at which something is used as a whole, and at which only the truth is asked."""
+    """Locations; the keys of those at which something is used as a whole, and at which only the truth is asked.
+
+    `codes` are the functions that were looked at, with the code that they had.
+    """
 
     locations: Locations
     whole: frozenset[Key]
     asked: frozenset[Key]
+    codes: tuple[tuple[FunctionType, CodeType], ...]
 
 
 def reached(
@@ -114,7 +118,9 @@ def reached(
         reach.meet(module, at=location)
     for function in (*hooks(models, optimizers), *filter(_is_function, (*args, *(kwargs or {}).values()))):
         reach.meet(function, _Given())
-    return Reached(tuple(reach.locations.values()), frozenset(reach.whole), frozenset(reach.asked - reach.whole))
+    codes = {id(function): (function, function.__code__) for function in reach.functions.values()}
+    asked = frozenset(reach.asked - reach.whole)
+    return Reached(tuple(reach.locations.values()), frozenset(reach.whole), asked, tuple(codes.values()))
 
 
 def _is_function(value: object) -> bool:
