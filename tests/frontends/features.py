@@ -719,7 +719,10 @@ def sharpness_aware() -> Job:
 
 
 def updated_by_data() -> Job:
-    """No optimizer: gradients and activations are written, and weights are views of one vector afterwards."""
+    """No optimizer: gradients and activations are written, and weights are views of one vector afterwards.
+
+    Between the passes autograd has a weight itself, which is another one then, and views of it, which stay.
+    """
     model = net()
 
     def step(x: Tensor, y: Tensor) -> Tensor:
@@ -727,7 +730,9 @@ def updated_by_data() -> Job:
         scores = model(x)
         squashed = scores.tanh()
         squashed.data = squashed.data.clamp(-0.5, 0.5)
-        loss = F.cross_entropy(scores + squashed, y)
+        weight = model.get_parameter("12.weight")
+        loss = F.cross_entropy(scores + squashed, y) + (weight * weight).sum()
+        weight.data = weight.data * 3
         loss.backward()
         for parameter in model.parameters():
             assert parameter.grad is not None
