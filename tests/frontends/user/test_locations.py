@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from outgrow.frontends.user.locations import MISSING, Location
+from outgrow.frontends.user.locations import MISSING, Location, of_class
 
 
 class Plain:
@@ -72,6 +72,15 @@ def test_a_number_is_written_where_it_belongs_and_goes_again(make: Any) -> None:
 def test_no_code_of_the_users_runs() -> None:
     """A property is not asked."""
     assert isinstance(location(Plain(), "computed").read(), property)
+
+
+def test_a_class_that_is_made_where_no_module_has_a_name_is_the_users() -> None:
+    """`exec` in an empty dictionary; what is in Python's own classes is not looked at."""
+    names: dict[str, Any] = {}
+    exec("class Made:\n    shared = 1.0", names)
+    assert names["Made"].__module__ == "builtins"
+    assert location(names["Made"](), "shared").read() == 1.0
+    assert list(of_class([], "append")) == []
 
 
 def test_what_hangs_in_a_signed_module_is_signed() -> None:

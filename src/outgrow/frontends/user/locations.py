@@ -21,6 +21,8 @@ from outgrow.frontends.user.refusals import in_package, is_of_a_library
 MISSING = object()
 _SHOWING = frozenset(("rich", "tqdm"))
 """Packages whose objects show how far a training is, and decide nothing."""
+_STATED = 1 << 9
+"""The flag `Py_TPFLAGS_HEAPTYPE` of classes that statements make."""
 Root: TypeAlias = dict[str, Any] | CellType
 
 
@@ -122,8 +124,11 @@ def of_class(owner: object, name: str) -> Iterator[object]:
 
 @cache
 def is_of_the_user(kind: type) -> bool:
-    """Whether a class is neither Python's nor of an installed package."""
-    return not _is_library(kind.__module__)
+    """Whether a class is neither Python's nor of an installed package.
+
+    One that `exec` makes where no `__name__` is says that it is of `builtins`, whose own are made by no statement.
+    """
+    return not _is_library(kind.__module__) or (kind.__module__ == "builtins" and bool(kind.__flags__ & _STATED))
 
 
 @cache
