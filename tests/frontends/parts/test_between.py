@@ -276,6 +276,23 @@ def test_other_memory_for_an_input_is_refused(is_trained: bool) -> None:
         compiled(moving)(rows())
 
 
+def test_memory_that_a_trained_weight_has_for_a_while_is_refused() -> None:
+    """Its gradient would arrive elsewhere; one that wants none may have other memory, and its own again."""
+    module = Heads()
+
+    def rounding(x: Tensor) -> Tensor:
+        own = module.one.weight.data
+        module.one.weight.data = own.round()
+        found = module.one(module.body(x))
+        module.one.weight.data = own
+        return found
+
+    with pytest.raises(Uncapturable, match=r"by \.data =, .*in rounding, test_between.py:\d+; write into it"):
+        compiled(rounding)(rows())
+    module.one.requires_grad_(False)
+    assert torch.equal(compiled(rounding)(rows()), rounding(rows()))
+
+
 def test_a_result_without_a_gradient_for_what_was_written_over_is_refused() -> None:
     """Eager mode minds it only once that gradient is asked for; here gradients of all results are captured."""
 

@@ -12,7 +12,7 @@ if it wants a gradient or what is written does: it is a result, too.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, fx
 from torch._C import _autograd
 from torch._higher_order_ops.wrap import tag_activation_checkpoint
-from torch.autograd.graph import Node, get_gradient_edge
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from torch.utils.checkpoint import checkpoint
 
 from outgrow.errors import Uncapturable
@@ -122,7 +122,7 @@ def joint(
             if is_wanted and isinstance(item, Tensor)
         }
         results: list[Any] = list(module(*primals))
-        _check_memory(module, primals, lying)
+        _check_memory(module, primals, lying, leaves)
         written = _written(module, args, primals, before)
         over = {id(primals[at]): SameAs(at) for at in written}
         views = aliases(results, [None if at in written else item for at, item in enumerate(primals)])
@@ -166,10 +166,22 @@ def _overwriting_refused() -> Iterator[None]:
         ) from error
 
 
-def _check_memory(module: fx.GraphModule, primals: Sequence[object], before: Sequence[Geometry]) -> None:
-    """Refuse a module that gives an input other memory, where the caller would not find it."""
+def _check_memory(
+    module: fx.GraphModule,
+    primals: Sequence[object],
+    before: Sequence[Geometry],
+    edges: Mapping[int, GradientEdge],
+) -> None:
+    """Refuse a module that gives an input other memory, where the caller would not find it.
+
+    So is one that gives back what it had, if gradients go to the input: they would arrive elsewhere, as `set_` leaves a
+    leaf.
+    """
     for at, (item, old) in enumerate(zip(primals, before, strict=True)):
-        if isinstance(item, Tensor) and geometry(item) != old:
+        if not isinstance(item, Tensor):
+            continue
+        is_moved = at in edges and item.grad_fn is None and get_gradient_edge(item).node is not edges[at].node
+        if is_moved or geometry(item) != old:
             raise Uncapturable(
                 f"a compiled part gives its input of shape {tuple(item.shape)} another shape or other memory (by .data "
                 f"=, resize_ or set_){_by(module, at)}; write into it (with copy_, under torch.no_grad()), or do this "
