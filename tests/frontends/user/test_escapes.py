@@ -4,6 +4,8 @@ import gc
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
+from io import StringIO
+from pdb import Pdb
 
 import pytest
 import torch
@@ -132,6 +134,19 @@ def test_what_the_program_has_frozen_stays_frozen(frozen: list[Tensor]) -> None:
             captured(step)
         assert frozen == []
     assert 0 < gc.get_freeze_count() <= before  # some objects have gone meanwhile
+
+
+def test_a_debugger_that_goes_on_keeps_nothing() -> None:
+    """Though it would show the variables of the step once more."""
+    debugger = Pdb(stdin=StringIO("p loss.shape\nc\n"), stdout=(told := StringIO()), nosigint=True, readrc=False)
+
+    def step(x: Tensor) -> Tensor:
+        loss = x.sum()
+        debugger.set_trace()
+        return loss
+
+    capture(step, [], [], (torch.ones(2),))
+    assert "torch.Size([])" in told.getvalue()
 
 
 def test_what_is_returned_is_not_kept() -> None:

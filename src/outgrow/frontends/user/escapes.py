@@ -9,6 +9,7 @@ caches of functions, since the step could not run in eager mode with it.
 import gc
 import inspect
 import sys
+from bdb import Bdb
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -74,6 +75,7 @@ def check_nothing_is_kept(mode: FakeTensorMode, environment: ShapeEnv, step: Cal
     if not _kept(mode, environment):
         return
     _all_in_sight()
+    _forget_what_debuggers_have_shown()
     gc.collect()  # and that of what was there before
     found = _kept(mode, environment)
     if found:
@@ -85,6 +87,12 @@ def check_nothing_is_kept(mode: FakeTensorMode, environment: ShapeEnv, step: Cal
             "once and kept, call what makes it once before the first step. If this step alone reads it, as what a hook "
             "has noted, empty the container before the step ends (with clear())"
         )
+
+
+def _forget_what_debuggers_have_shown() -> None:
+    """Let debuggers that have stopped in the step, and gone on, let go of its variables; they look them up anew."""
+    for debugger in living(Bdb):
+        vars(debugger).pop("curframe_locals", None)
 
 
 @contextmanager
