@@ -249,6 +249,15 @@ def test_inputs_that_are_written_past_their_history_keep_it() -> None:
         assert any(gradient is not None for gradient in same(module, train))
 
 
+def test_a_weight_whose_data_is_set_between_the_passes_is_refused() -> None:
+    """Autograd, which has kept the weight itself, reads what that has by then; no version says so."""
+    normed = nn.LayerNorm(WIDTH)
+    found = compiled(normed)(rows())
+    normed.weight.data = normed.weight.data * 0.5
+    with pytest.raises(OutOfTurn, match=r"\.data was set"):
+        found.sum().backward()
+
+
 def test_an_input_that_is_a_view_and_written_over_is_refused() -> None:
     """By the name of the operator, and the line."""
     module = Heads()

@@ -8,6 +8,9 @@ for the tensors that it keeps itself, by their versions, which each write raises
                the captured backward pass reads of them does not matter
     results    that the rest reads, or that share memory: eager would know that one is in the other's history
 
+and the memory of inputs that the captured backward pass reads as they are, which `.data` sets without raising versions:
+autograd keeps these tensors themselves, and reads the memory that they have by then. Of views it keeps what they had.
+
 When the part itself writes an input, it also raises the version of the input, since nobody else sees that write. Where
 operators of eager mode would not, as those that write running statistics, it counts by itself: autograd may have kept
 the input for an eager call.
@@ -22,7 +25,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from outgrow.frontends.tracing.captured import Captured, GraphResult
-from outgrow.frontends.user.sharing import raise_versions
+from outgrow.frontends.user.sharing import place, raise_versions
 from outgrow.ir.graph import Graph, Op, SwapOut, Value
 
 Version: TypeAlias = tuple[int, int]
@@ -36,6 +39,8 @@ class Between:
     """By their numbers: inputs that the part `writes`, of which it raises versions of those that it writes `aloud`, and
     gives those written `over` another history; inputs and results that must stay as they are.
 
+    Of those `whole` the captured backward pass reads all.
+
     For each addend of the gradient of each input that wants one, `sources` are the gradients that arrive on which it
     depends, and `borrowed` says whether it lies in the memory of an input, or of another view among those before.
     """
@@ -47,6 +52,7 @@ class Between:
     results: tuple[int, ...]
     sources: tuple[tuple[frozenset[int], ...], ...]
     borrowed: tuple[tuple[bool, ...], ...] = ()
+    whole: tuple[int, ...] = ()
 
 
 def between(captured: Captured, derived: Graph, hole: Op | None) -> Between:
@@ -70,7 +76,18 @@ def between(captured: Captured, derived: Graph, hole: Op | None) -> Between:
         tuple(at for at, is_kept in enumerate(kept) if is_kept),
         sources,
         borrowed,
+        tuple(sorted(leaves[name] for name in leaves.keys() & _read_whole(captured.graph, hole))),
     )
+
+
+def _read_whole(graph: Graph, hole: Op) -> frozenset[str]:
+    """Return the inputs that ops behind the hole read as they lie when the step begins, and not in another view."""
+    whole: dict[str, str] = {}
+    for value in graph.values.values():
+        if value.version == 0:
+            whole.setdefault(value.storage, value.name)
+    read = {name for op in _ops_behind(graph, hole) for name in op.operands}
+    return frozenset(storage for storage, name in whole.items() if name in read)
 
 
 def _read_behind(graph: Graph, derived: Graph, hole: Op) -> tuple[frozenset[str], frozenset[str]]:
@@ -155,6 +172,11 @@ def versions(tensors: Sequence[object], numbers: Sequence[int]) -> list[Version]
     """Return the versions of some of the tensors, by their numbers."""
     chosen = [tensors[at] for at in numbers]
     return [(_version(item), _silent_writes(item)) if isinstance(item, Tensor) else (0, 0) for item in chosen]
+
+
+def places(tensors: Sequence[object], numbers: Sequence[int]) -> list[int]:
+    """Return in which memory some of the tensors lie, by their numbers."""
+    return [place(item) for at in numbers if isinstance(item := tensors[at], Tensor)]
 
 
 def _silent_writes(tensor: object) -> int:

@@ -27,7 +27,7 @@ from outgrow.frontends.lowering.inductor import by_kernels
 from outgrow.frontends.parts.aliases import made_of, may_be_written
 from outgrow.frontends.parts.ample import with_room_for
 from outgrow.frontends.parts.arrivals import Arrival, Beginning, Foretold, arrival_of, begin_alike
-from outgrow.frontends.parts.between import Version, note_writes, versions
+from outgrow.frontends.parts.between import Version, note_writes, places, versions
 from outgrow.frontends.parts.casting import NO_CASTING, Casting
 from outgrow.frontends.parts.floats import floats_of, numbers
 from outgrow.frontends.parts.joint import Arriving, as_traced, joint, origin_of, primal
@@ -65,7 +65,7 @@ _OFTEN = (
 )
 _CHANGED = (
     "An input or a result of a compiled part was changed in place before the backward pass, which the plan of the part "
-    "reads. Change a copy of it, or change it after the backward pass."
+    "reads, or its .data was set. Change a copy of it, or change it after the backward pass."
 )
 _OVER = (
     "This backward pass has run already, and a compiled part keeps nothing for a second one (retain_graph=True). Give "
@@ -430,7 +430,9 @@ def _again(ready: Ready, args: Sequence[object]) -> list[object]:
 
 
 def _versions(ready: Ready, inputs: Sequence[object], results: Sequence[object]) -> list[Version]:
-    return [*versions(inputs, ready.between.inputs), *versions(results, ready.between.results)]
+    between = ready.between
+    changing = (*versions(inputs, between.inputs), *versions(results, between.results))
+    return [*changing, *((item, 0) for item in places(inputs, between.whole))]
 
 
 def _check_backward(gradients: Sequence[Tensor | None]) -> None:
