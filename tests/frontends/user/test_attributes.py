@@ -7,6 +7,7 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 import torch.utils._pytree as pytree
@@ -519,6 +520,31 @@ def test_what_is_settled_is_left_as_the_step_leaves_it() -> None:
     for item in found.settled:
         item.leave()
     assert turned(model) == turned(eager)
+
+
+def test_arrays_and_entries_of_large_containers_are_left_as_the_step_leaves_them() -> None:
+    """Once a call, however often it is traced; what it does not write to is left alone."""
+
+    class Recording(Base):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen, self.marks, self.rows = np.zeros(4), bytearray(4), dict.fromkeys(range(1000), 0.0)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.seen[1] += 1
+            self.marks[1] += 1
+            self.rows[7] = len(x) / 4
+            self.calls += 1
+            return self.linear(x).sum()
+
+    model = Recording()
+    found = captured(model)
+    assert (model.seen[1], model.marks[1], model.rows[7], model.calls) == (0, 0, 0, 0)
+    model.seen[2] = model.rows[8] = 5.0
+    for item in (*found.settled, *found.counts):
+        item.leave()
+    assert (model.seen[1], model.marks[1], model.rows[7], model.calls) == (1, 1, 0.5, 1)
+    assert (model.seen[2], model.rows[8]) == (5.0, 5.0)
 
 
 def test_the_length_of_a_table_that_is_not_left_is_not_left() -> None:

@@ -299,6 +299,54 @@ def test_a_large_container_that_a_step_reads_is_left_alone(monkeypatch: pytest.M
     assert last[0] > 1.0
 
 
+@pytest.mark.filterwarnings("error:.*captured")
+def test_a_large_array_that_a_step_reads_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the loop writes into it between the calls stays there, also where no step looks; nothing is remarked."""
+    monkeypatch.setattr(within_budget, "_ROOMY_BYTES", 1 << 50)
+    counts, marks = np.zeros(4096), bytearray(1 << 15)
+
+    def reading(_job: Job) -> Case:
+        def change(_at: int) -> None:
+            counts[7] += 1
+            marks[5] += 1
+
+        return lambda loss: loss * len(counts) * len(marks), change
+
+    series(reading, planned=True)
+    assert (counts[7], marks[5]) == (CALLS, CALLS)
+
+
+@pytest.mark.filterwarnings("ignore:.*captured")
+def test_what_a_step_does_to_a_large_container_is_all_that_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop writes other entries between the calls, where no step looks, and these stay."""
+    monkeypatch.setattr(within_budget, "_ROOMY_BYTES", 1 << 50)
+
+    def writing(filled: list[Any]) -> Callable[[Job], Case]:
+        table, row, known, counts = filled
+
+        def use(loss: Tensor) -> Tensor:
+            table[7] = row[7] = counts[7] = loss.shape.numel() / 4
+            known.add("new")
+            return loss * len(table) * len(row) * len(known) * len(counts)
+
+        def change(at: int) -> None:
+            table[7] = row[7] = counts[7] = 0.0
+            table[at + 8] = row[at + 8] = counts[at + 8] = at
+            known.symmetric_difference_update({"new", f"word {at}"} & known)
+            known.add(f"other {at}")
+
+        return lambda _job: (use, change)
+
+    planned, eager = (
+        [dict.fromkeys(range(1000), 1.0), [1.0] * 1000, {f"word {at}" for at in range(300)}, np.zeros(4096)]
+        for _ in range(2)
+    )
+    series(writing(planned), planned=True)
+    series(writing(eager), planned=False)
+    assert planned[:3] == eager[:3]
+    assert np.array_equal(planned[3], eager[3])
+
+
 def test_only_what_is_used_as_a_whole_counts_as_a_whole() -> None:
     """Another entry of a dictionary of which a word is read may be anything."""
     table: dict[str, float] = {"rate": 1.0, "step": 0.0}

@@ -29,7 +29,17 @@ from torch.types import py_sym_types
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.user.configuration import is_configuration, is_opaque, is_settled
-from outgrow.frontends.user.filling import Container, differ, entries, is_container, like, refill
+from outgrow.frontends.user.filling import (
+    Array,
+    Container,
+    change,
+    differ,
+    entries,
+    is_container,
+    is_filled,
+    like,
+    refill,
+)
 from outgrow.frontends.user.locations import MISSING, Location
 from outgrow.frontends.user.refusals import DROP_IN
 from outgrow.frontends.user.unreadable import Unreadable
@@ -70,7 +80,7 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Settled contents of a container that hangs in attributes of an owner, as a step leaves them.
+    """Settled contents of a container, or an array, that hangs in attributes of an owner, before a step and after it.
 
     The user may put another container there, so it is found by the way to it: the attribute's name, then the keys and
     places in containers before it.
@@ -78,9 +88,10 @@ class Contents:
 
     owner: object
     way: _Way
-    contents: Container
+    before: Container | Array
+    contents: Container | Array
 
-    def container(self) -> Container | None:
+    def container(self) -> Container | Array | None:
         """Return what hangs there now, if it is a container of this kind."""
         found: Any = vars(self.owner)
         for key in self.way:
@@ -91,7 +102,7 @@ class Contents:
         """Fill the container as the step does."""
         there = self.container()
         if there is not None:
-            refill(there, self.contents)
+            change(there, self.before, self.contents)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +213,7 @@ class Attributes:
 
     owners: tuple[object, ...]
     before: tuple[dict[str, object], ...]
-    containers: tuple[tuple[object, _Way, Container, Container], ...]
+    containers: tuple[tuple[object, _Way, Container | Array, Container | Array], ...]
     known: frozenset[int]
     opaque: tuple[tuple[str, object, dict[str, object]], ...]
 
@@ -211,17 +222,16 @@ class Attributes:
         """Note what is there."""
         each = tuple({id(owner): owner for owner in owners}.values())
         before = tuple(dict(vars(owner)) for owner in each)
-        found: dict[int, tuple[object, _Way, Container]] = {}
+        found: dict[int, tuple[object, _Way, Container | Array, Container | Array]] = {}
         for owner, copy in zip(each, before, strict=True):
             for name, value in copy.items():
                 if name not in _held_elsewhere(owner):
                     _find_containers(owner, (name,), value, found)
-        containers = tuple((owner, way, item, item.copy()) for owner, way, item in found.values())
         known = frozenset(id(leaf) for copy in before for leaf in _leaves(copy) if isinstance(leaf, FakeTensor))
         named = ((f"{type(owner).__name__}.{name}", value) for owner in each for name, value in vars(owner).items())
         inside = ((name, value) for name, value in named if is_opaque(value) and hasattr(value, "__dict__"))
         opaque = tuple((name, value, dict(vars(value))) for name, value in inside)
-        return Attributes(each, before, containers, known, opaque)
+        return Attributes(each, before, tuple(found.values()), known, opaque)
 
     def put_back(self) -> None:
         """Put back whatever has changed."""
@@ -237,7 +247,7 @@ class Attributes:
         for owner, way, container, copy in reversed(self.containers):  # those inside first, by the ways as they were
             known = {id(item) for item in entries(copy)}
             if differ(container, copy) and all(id(item) in known or self._is_full(item) for item in entries(container)):
-                found.append(Contents(owner, way, container.copy()))
+                found.append(Contents(owner, way, copy, container.copy()))
         for owner, copy in zip(self.owners, self.before, strict=True):
             elsewhere = _held_elsewhere(owner)
             there = {name: value for name, value in vars(owner).items() if name not in elsewhere}
@@ -411,13 +421,16 @@ def _all_refusing(there: Container, refusing: _Refusing, left: Left) -> Containe
     return found
 
 
-def _find_containers(owner: object, way: _Way, value: object, found: dict[int, tuple[object, _Way, Container]]) -> None:
-    """Find the containers and the attributes of configurations in a value, each once, and the way to each."""
+def _find_containers(
+    owner: object, way: _Way, value: object, found: dict[int, tuple[object, _Way, Container | Array, Container | Array]]
+) -> None:
+    """Find the containers, arrays and attributes of configurations in a value, each once, the way to each, a copy."""
     inner = _inner(value)
-    if not is_container(inner) or id(inner) in found:
+    if not is_filled(inner) or id(inner) in found:
         return
-    found[id(inner)] = (owner, way, inner)
-    for key, item in inner.items() if isinstance(inner, dict) else enumerate(inner):
+    found[id(inner)] = (owner, way, inner, inner.copy())
+    items = inner.items() if isinstance(inner, dict) else enumerate(entries(inner))
+    for key, item in items:
         _find_containers(owner, (*way, key), item, found)
 
 

@@ -13,23 +13,16 @@ from collections.abc import Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 from types import CodeType, FunctionType
-from typing import Any, TypeAlias
 
-import numpy as np
 import torch.utils._pytree as pytree
-from numpy.typing import NDArray
 from torch import nn
 
 from outgrow.frontends.user.attributes import is_empty
 from outgrow.frontends.user.configuration import NUMBERS, content, is_configuration, is_opaque, is_settled
-from outgrow.frontends.user.filling import Container, differ, entries, is_container, refill
+from outgrow.frontends.user.filling import Array, Container, change, copied, differ, entries, is_container, refill
 from outgrow.frontends.user.helpers import Helper, Met
 from outgrow.frontends.user.locations import MISSING, Location
 from outgrow.frontends.user.reach import Reached
-
-Array: TypeAlias = NDArray[Any] | bytearray
-_MOST_BYTES = 1 << 20
-"""Of larger arrays there are no copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +39,17 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """A container, or an array, to which a step has given other entries, and a copy with these."""
+    """A container, or an array, to which a step has given other entries, with copies from before and with these."""
 
     location: Location
+    before: Container | Array
     copy: Container | Array
 
     def leave(self) -> None:
         """Give the container the entries that the step gives it."""
         there = self.location.read()
         if type(there) is type(self.copy):
-            _refill(there, self.copy)
+            change(there, self.before, self.copy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +97,7 @@ class Thing:
     def at(location: Location, *, is_asked: bool) -> "Thing":
         """Return what is there now."""
         value = location.read()
-        return Thing(location, is_asked, _described(value, is_asked=is_asked), value, _copy(value))
+        return Thing(location, is_asked, _described(value, is_asked=is_asked), value, copied(value))
 
     def still_holds(self) -> bool:
         """Whether it is described as it was."""
@@ -118,16 +112,16 @@ class Thing:
         if now is not self.held:
             is_known = not is_opaque(now) and not any(map(is_empty, pytree.tree_leaves(now)))
             return Changed(self.location, now) if is_known else None
-        copy = _copy(now)
-        if copy is None or not _differ(self.copy, copy) or not is_settled(copy):
+        copy = copied(now)
+        if self.copy is None or copy is None or not differ(self.copy, copy, _is_same) or not is_settled(copy):
             return None
-        return Filled(self.location, copy)
+        return Filled(self.location, self.copy, copy)
 
     def put_back(self) -> None:
         """Put back what was there, and into a container what was in it."""
         found = self.changed()
         if found is not None and self.copy is not None:
-            _refill(self.held, self.copy)
+            refill(self.held, self.copy)
         if isinstance(found, Changed):
             self.location.write(self.held)
 
@@ -207,7 +201,7 @@ class Outside:
                 number.location.write(number.own)
         for thing in self.things:
             if thing.copy is not None and is_container(thing.held) and any(map(is_empty, entries(thing.held))):
-                _refill(thing.held, thing.copy)
+                refill(thing.held, thing.copy)
 
 
 def _counts(value: object) -> bool:
@@ -219,32 +213,6 @@ def _described(value: object, *, is_asked: bool) -> Hashable:
     if value is MISSING:
         return MISSING
     return (type(value), bool(value) if is_asked and is_container(value) else content(value))
-
-
-def _copy(value: object) -> Container | Array | None:
-    if isinstance(value, np.ndarray):
-        return value.copy() if value.nbytes <= _MOST_BYTES else None
-    if isinstance(value, bytearray):
-        return value.copy() if len(value) <= _MOST_BYTES else None
-    return value.copy() if is_container(value) else None
-
-
-def _refill(there: Any, copy: Container | Array) -> None:
-    """Let a container, or an array of the same shape, have what a copy of it has."""
-    if isinstance(copy, np.ndarray):
-        if there.shape == copy.shape:
-            there[...] = copy
-    elif isinstance(copy, bytearray):
-        there[:] = copy
-    else:
-        refill(there, copy)
-
-
-def _differ(one: object, other: object) -> bool:
-    """Whether two copies have something else in them: of a large one `content` says which it is, and little more."""
-    if is_container(one) and is_container(other) and type(one) is type(other):
-        return differ(one, other, _is_same)
-    return not _is_same(one, other)
 
 
 def _is_same(one: object, other: object) -> bool:
