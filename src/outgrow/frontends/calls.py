@@ -124,10 +124,7 @@ def put_results(feed: Feed, outcome: Outcome) -> None:
 def settle(feed: Feed, outcome: Outcome) -> object:
     """Leave attributes, flags and schedulers as the captured step did, and return what it returns."""
     captured = feed.given.captured
-    for item in (*captured.settled, *captured.changed, *captured.counts):
-        item.leave()
-    for item in captured.overwritten:
-        item.withhold()
+    captured.leave()
     set_trained(feed.training, captured.flags)
     for scheduler in captured.schedulers:
         scheduler.step()

@@ -547,6 +547,38 @@ def test_arrays_and_entries_of_large_containers_are_left_as_the_step_leaves_them
     assert (model.seen[2], model.rows[8]) == (5.0, 5.0)
 
 
+def test_a_container_that_a_step_makes_is_another_one_after_every_call() -> None:
+    """What the loop puts into it is not there after the next call; one that the step finds stays the same one."""
+
+    class Resetting(Base):
+        def __init__(self) -> None:
+            super().__init__()
+            self.kinds: dict[str, list[str]] = {"a": ["b"], "c": []}
+            self.kind, self.log, self.history, self.config = self.kinds["c"], {"a": [1]}, [], SimpleNamespace(calls=1)
+            self.same = self.log
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.kind = self.kinds["a"]
+            self.log = self.same = {"a": []}
+            self.history.append(([], 1))
+            self.config = SimpleNamespace(calls=0)
+            return self.linear(x).sum()
+
+    model = Resetting()
+    found = captured(model)
+    assert model.log == {"a": [1]}
+    for _ in range(2):
+        model.history.clear()
+        found.leave()
+        assert (model.log, model.history, model.config.calls) == ({"a": []}, [([], 1)], 0)
+        assert model.log is model.same
+        assert model.kind is model.kinds["a"]
+        model.log["a"].append(2)
+        model.log["b"] = []
+        model.history[0][0].append(3)
+        model.config.calls += 1
+
+
 def test_the_length_of_a_table_that_is_not_left_is_not_left() -> None:
     """The next step would look for the table; a count beside a value that nobody reads is left."""
     model = Tabulating()

@@ -23,8 +23,10 @@ from outgrow.frontends.user.attributes import Contents, Left, Read, Settled, nex
 from outgrow.frontends.user.counts import OTHERWISE, Did, counted
 from outgrow.frontends.user.drawn import living_generators
 from outgrow.frontends.user.escapes import check_nothing_is_kept, older_objects_apart, taken_out_on_failure
+from outgrow.frontends.user.outside import Changed, Filled
 from outgrow.frontends.user.plain import NumberSlot
 from outgrow.frontends.user.refusals import DROP_IN
+from outgrow.frontends.user.renewed import made_anew
 from outgrow.frontends.user.state import Training
 
 
@@ -87,7 +89,12 @@ def _captured_by(
     counts = counted(did, lambda: _did(traced_anew(), is_anew=True))
     if counts:
         captured = captured.counting(counts)
-    return _leaving(captured, did, left, traced_anew) if left else captured
+    captured = _leaving(captured, did, left, traced_anew) if left else captured
+    return replace(captured, anew=made_anew((*captured.settled, *captured.changed), lambda: _left_by(traced_anew())))
+
+
+def _left_by(traced: Traced) -> tuple[Settled | Contents | Changed | Filled, ...]:
+    return (*traced.settled, *traced.changed)
 
 
 def _leaving(captured: Captured, did: Did, left: Sequence[Left], traced_anew: Callable[[], Traced]) -> Captured:

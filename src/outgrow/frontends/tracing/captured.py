@@ -28,6 +28,7 @@ from outgrow.frontends.user.devices import CPU
 from outgrow.frontends.user.guards import Guards
 from outgrow.frontends.user.outside import Changed, Filled, Outside
 from outgrow.frontends.user.plain import Number, NumberSlot
+from outgrow.frontends.user.renewed import Made, renewed
 from outgrow.frontends.user.sharing import address, geometry, place
 from outgrow.frontends.user.state import (
     BatchSlot,
@@ -147,10 +148,11 @@ class Captured:
     parameters that are trained from then on, or no more, and what is `settled` is set in attributes; what is
     `overwritten` there cannot be read from then on. It serves while what is `outside` is what it was, and the tensors
     that it has `found` there lie as they lay; what it has `changed` there is changed after every call, and its `counts`
-    go on. `guards` are conditions on the hyper-parameters, followed by the `counters`, and to `questions` about the
-    batch, buffers and tensors outside the answers must be the same. Tensors with `spreads` are spread over a mesh, and
-    this process has its part of them. The step runs on `device`; if that is not the host, storages `elsewhere` are
-    small ones of the host, which stay there.
+    go on. Containers among these that the step makes `anew`, by identity, are others after every call. `guards` are
+    conditions on the hyper-parameters, followed by the `counters`, and to `questions` about the batch, buffers and
+    tensors outside the answers must be the same. Tensors with `spreads` are spread over a mesh, and this process has
+    its part of them. The step runs on `device`; if that is not the host, storages `elsewhere` are small ones of the
+    host, which stay there.
     """
 
     graph: Graph
@@ -168,6 +170,7 @@ class Captured:
     overwritten: tuple[Left, ...] = ()
     outside: Outside = field(default_factory=Outside)
     changed: tuple[Changed | Filled, ...] = ()
+    anew: frozenset[int] = frozenset()
     counts: tuple[Count, ...] = ()
     counters: tuple[Counted, ...] = ()
     questions: tuple[Question, ...] = ()
@@ -192,6 +195,16 @@ class Captured:
         own = {count.location.key for count in self.counts}
         others = [count.location for count in counts if count.location.key not in own]
         return replace(self, outside=self.outside.also(others)) if others else self
+
+    def leave(self) -> None:
+        """Leave attributes, and what is outside, as the step does."""
+        made = Made()
+        for item in (*self.settled, *self.changed):
+            renewed(item, self.anew, made).leave()
+        for item in self.counts:
+            item.leave()
+        for item in self.overwritten:
+            item.withhold()
 
     @cached_property
     def batch_leaves(self) -> dict[str, int]:

@@ -7,6 +7,7 @@ devices        on which devices tensors may lie
 configuration  what in attributes tells modules and optimizers what to do
 filling        how containers are copied, compared and filled
 attributes     what modules and optimizers keep in their attributes
+renewed        which containers a step makes anew
 reads          what the code of a function reads by name
 locations      where a value is that a step finds outside
 reach          which locations outside a step reaches by names

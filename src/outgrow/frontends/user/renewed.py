@@ -1,0 +1,112 @@
+"""Which containers does a step make anew? Those that are other objects when it is traced again.
+
+    self.logs = {}
+
+What a captured step puts into attributes, and outside, it puts there after each call. Were that the same object every
+time, it would have what the loop has put into it since. So containers, arrays and configurations that the step makes
+are copied for each call. Those that it finds, as where it exchanges two lists, stay what they are.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from copy import copy
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from outgrow.frontends.user.attributes import Contents, Settled
+from outgrow.frontends.user.configuration import is_configuration
+from outgrow.frontends.user.filling import entries, is_container, is_filled, refill
+from outgrow.frontends.user.outside import Changed, Filled
+
+Item: TypeAlias = Settled | Contents | Changed | Filled
+Made = dict[int, object]
+"""What is put in the place of containers in one call, by their identities: what several attributes have is one."""
+
+
+def made_anew(items: Iterable[Item], traced_anew: Callable[[], Iterable[Item]]) -> frozenset[int]:
+    """Return the identities of the containers that a step makes; it is traced again if it puts any somewhere."""
+    first = {_key(item): _value(item) for item in items if any(map(_is_held, _new(item)))}
+    if not first:
+        return frozenset()
+    again = {_key(item): _value(item) for item in traced_anew()}
+    pairs = [(value, again[key]) for key, value in first.items() if key in again]
+    return frozenset(id(value) for one, other in pairs for value in _made(one, other))
+
+
+def renewed(item: Item, anew: frozenset[int], made: Made) -> Item:
+    """Return what is to be left after a call, with other containers in place of those that the step makes."""
+    match item:
+        case Settled() | Changed():
+            return replace(item, value=_copied(item.value, anew, made)) if anew else item
+        case Contents():
+            return replace(item, contents=_copied(item.contents, anew, made)) if anew else item
+        case Filled():
+            return replace(item, copy=_copied(item.copy, anew, made)) if anew else item
+
+
+def _key(item: Item) -> object:
+    """Return where something is left."""
+    return (id(item.owner), item.way) if isinstance(item, Contents) else item.location.key
+
+
+def _value(item: Item) -> object:
+    match item:
+        case Settled() | Changed():
+            return item.value
+        case Contents():
+            return item.contents
+        case Filled():
+            return item.copy
+
+
+def _new(item: Item) -> Iterator[object]:
+    """Yield what the step puts somewhere."""
+    if isinstance(item, Settled | Changed):
+        yield item.value
+        return
+    after = item.contents if isinstance(item, Contents) else item.copy
+    known = {id(entry) for entry in entries(item.before)}
+    yield from (entry for entry in entries(after) if id(entry) not in known)
+
+
+def _is_held(value: object) -> bool:
+    """Whether a value can be changed in place, or is a tuple with such ones in it."""
+    return any(map(_is_held, value)) if type(value) is tuple else is_filled(value) or is_configuration(value)
+
+
+def _parts(value: object) -> list[object]:
+    """Return what is in a container, a tuple or a configuration, in order; in a set there are none of these."""
+    if is_configuration(value):
+        return list(vars(value).values())
+    if isinstance(value, tuple | list | deque | dict):
+        return list(value.values() if isinstance(value, dict) else value)
+    return []
+
+
+def _made(one: object, other: object) -> Iterator[object]:
+    """Yield the containers in a value, and the tuples, that are others in another value."""
+    if one is other or type(one) is not type(other) or not _is_held(one):
+        return
+    yield one
+    inside, others = _parts(one), _parts(other)
+    if len(inside) == len(others):
+        for item, another in zip(inside, others, strict=True):
+            yield from _made(item, another)
+
+
+def _copied(value: Any, anew: frozenset[int], made: Made) -> Any:
+    """Return a value with copies in place of what is made anew, each for all places where it is."""
+    if id(value) not in anew or id(value) in made:
+        return made.get(id(value), value)
+    inside = [_copied(item, anew, made) for item in _parts(value)]
+    if type(value) is tuple:
+        found: Any = tuple(inside)
+    elif is_configuration(value):
+        found = copy(value)
+        vars(found).update(zip(vars(value), inside, strict=True))
+    else:
+        found = value.copy()
+        if is_container(value) and inside:
+            refill(found, dict(zip(value, inside, strict=True)) if isinstance(value, dict) else inside)
+    made[id(value)] = found
+    return found
