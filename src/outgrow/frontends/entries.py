@@ -300,7 +300,9 @@ class Entries:
         The user's own function is right for all calls: hyper-parameters change what it takes by little beside its room.
         """
         captured, as_written = entry.captured, entry.planned.runs_as_written
-        if not as_written and not (captured.outside.still_hold() and captured.guards_hold(self._training)):
+        if not as_written and not (
+            captured.outside.still_hold() and captured.fills_alike() and captured.guards_hold(self._training)
+        ):
             return None
         if captured.answered_otherwise(leaves, self._training) is not None:
             return None

@@ -317,6 +317,32 @@ def test_a_large_array_that_a_step_reads_is_left_alone(monkeypatch: pytest.Monke
 
 
 @pytest.mark.filterwarnings("ignore:.*captured")
+def test_what_a_step_counts_in_a_large_container_goes_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the descriptions do not look, in an attribute or outside."""
+    monkeypatch.setattr(within_budget, "_ROOMY_BYTES", 1 << 50)
+
+    def counting(outside: list[int], inside: Any) -> Callable[[Job], Case]:
+        def case(job: Job) -> Case:
+            job.model.seen = inside
+            model: Any = job.model
+
+            def use(loss: Tensor) -> Tensor:
+                outside[7] += 1
+                model.seen[7] += 1
+                return loss * outside[7] * float(model.seen[7])
+
+            return use, lambda _at: None
+
+        return case
+
+    for make in (lambda: [0] * 1000, lambda: np.zeros(4096)):
+        planned, eager = ([0] * 1000, make()), ([0] * 1000, make())
+        found, expected = series(counting(*planned), planned=True), series(counting(*eager), planned=False)
+        assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+        assert planned[0][7] == planned[1][7] == eager[0][7] == CALLS
+
+
+@pytest.mark.filterwarnings("ignore:.*captured")
 def test_what_a_step_does_to_a_large_container_is_all_that_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop writes other entries between the calls, where no step looks, and these stay."""
     monkeypatch.setattr(within_budget, "_ROOMY_BYTES", 1 << 50)

@@ -244,6 +244,11 @@ class Captured:
             return storage[begin : begin + size]
         return storage
 
+    def fills_alike(self) -> bool:
+        """Whether there is before the step what there was, where it writes to containers and arrays."""
+        filled = (item for item in (*self.settled, *self.changed) if isinstance(item, Contents | Filled))
+        return all(item.still_holds() for item in filled)
+
     def guards_hold(self, training: Training) -> bool:
         """Whether the step, traced anew with hyper-parameters and counters as they are now, would be this graph."""
         if not (self._is_in_place(training) and all(count.still_holds() for count in self.counts)):

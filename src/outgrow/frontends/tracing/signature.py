@@ -6,7 +6,8 @@ which tensors share memory and where they lie in it, which state and gradients e
 requires_grad flags, the types of modules and under which names they, their parameters and buffers hang in each other,
 what they and optimizers have in their attributes (`configuration`), all hooks, constants of the parameter groups, and
 the modes of torch. Only finite floats and whole numbers of parameter groups, and numbers in the state of parameters,
-are no part of it: they are inputs of the graph, or compared beside it (see `Captured.guards_hold`).
+are no part of it: they are inputs of the graph, or compared beside it (see `Captured.guards_hold`). What a step writes
+to containers and arrays that are too large to be described is compared beside it, too (`Captured.fills_alike`).
 
 It walks modules by itself and takes about two microseconds a tensor, on every call except where a step has ample room
 and a `glance` is enough. What the step's code names outside, or of its arguments, and the modules beside that it runs

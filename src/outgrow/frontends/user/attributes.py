@@ -28,13 +28,14 @@ from torch.optim import Optimizer
 from torch.types import py_sym_types
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.user.configuration import is_configuration, is_opaque, is_settled
+from outgrow.frontends.user.configuration import is_configuration, is_opaque, is_same, is_sampled, is_settled
 from outgrow.frontends.user.filling import (
     Array,
     Container,
     change,
     differ,
     entries,
+    has_still,
     is_container,
     is_filled,
     like,
@@ -103,6 +104,11 @@ class Contents:
         there = self.container()
         if there is not None:
             change(there, self.before, self.contents)
+
+    def still_holds(self) -> bool:
+        """Whether the step would change the same: of large ones few entries are described."""
+        there = self.container() if is_sampled(self.before) else None
+        return there is None or has_still(there, self.before, self.contents, is_same)
 
 
 @dataclass(frozen=True, slots=True)

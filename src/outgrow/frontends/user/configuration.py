@@ -13,7 +13,7 @@ So an attribute that is set to another number, or a configuration that is change
 import weakref
 from argparse import Namespace
 from collections import ChainMap, UserDict, deque
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sized
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache, partial
@@ -134,6 +134,18 @@ def _value(value: Any, known: Known) -> Hashable:
         return value
     describe = _way(kind)
     return None if describe is None else describe(value, known)
+
+
+def is_same(one: object, other: object) -> bool:
+    """Whether two values are described alike, to the last bit."""
+    return one is other or (type(one) is type(other) and content(one) == content(other))
+
+
+def is_sampled(value: object) -> bool:
+    """Whether a container or an array is so large that its description has but some of what is in it."""
+    if isinstance(value, np.ndarray):
+        return value.nbytes > _MOST_BYTES
+    return isinstance(value, Sized) and len(value) > (_MOST_BYTES if isinstance(value, bytearray) else _MOST_ENTRIES)
 
 
 def is_configuration(value: object) -> bool:

@@ -108,6 +108,13 @@ def change(there: Any, before: Any, after: Any) -> None:
             refill(there, [*kept, *[*after][len(kept) :]])
 
 
+def has_still(there: Any, before: Any, after: Any, is_same: Callable[[object, object], bool]) -> bool:
+    """Whether there is as much as before, and the same where `change` does something."""
+    undone = there.copy()
+    change(undone, after, before)
+    return not differ(undone, there, is_same)
+
+
 def _written(before: NDArray[Any], after: NDArray[Any]) -> Any:
     """Return where an array has other bytes than before; everywhere if it has others, or what is in it has none."""
     is_plain = type(before) is np.ndarray and not before.dtype.hasobject and before.nbytes > 0

@@ -18,8 +18,26 @@ import torch.utils._pytree as pytree
 from torch import nn
 
 from outgrow.frontends.user.attributes import is_empty
-from outgrow.frontends.user.configuration import NUMBERS, content, is_configuration, is_opaque, is_settled
-from outgrow.frontends.user.filling import Array, Container, change, copied, differ, entries, is_container, refill
+from outgrow.frontends.user.configuration import (
+    NUMBERS,
+    content,
+    is_configuration,
+    is_opaque,
+    is_same,
+    is_sampled,
+    is_settled,
+)
+from outgrow.frontends.user.filling import (
+    Array,
+    Container,
+    change,
+    copied,
+    differ,
+    entries,
+    has_still,
+    is_container,
+    refill,
+)
 from outgrow.frontends.user.helpers import Helper, Met
 from outgrow.frontends.user.locations import MISSING, Location
 from outgrow.frontends.user.reach import Reached
@@ -51,6 +69,12 @@ class Filled:
         if type(there) is type(self.copy):
             change(there, self.before, self.copy)
 
+    def still_holds(self) -> bool:
+        """Whether the step would change the same: of large ones few entries are described."""
+        there = self.location.read()
+        is_looked_at = is_sampled(self.before) and type(there) is type(self.copy)
+        return not is_looked_at or has_still(there, self.before, self.copy, is_same)
+
 
 @dataclass(frozen=True, slots=True)
 class Number:
@@ -67,12 +91,12 @@ class Number:
 
     def still_holds(self) -> bool:
         """Whether it is what it was, to the last bit."""
-        return _is_same(self.value, self.location.read())
+        return is_same(self.value, self.location.read())
 
     def changed(self) -> Changed | None:
         """Return what it has become, if that is another number, and one that is there itself."""
         now = self.location.own()
-        return Changed(self.location, now) if type(now) in NUMBERS and not _is_same(self.own, now) else None
+        return Changed(self.location, now) if type(now) in NUMBERS and not is_same(self.own, now) else None
 
     def put_back(self) -> None:
         """Make it what it was, except where something else is now."""
@@ -113,7 +137,7 @@ class Thing:
             is_known = not is_opaque(now) and not any(map(is_empty, pytree.tree_leaves(now)))
             return Changed(self.location, now) if is_known else None
         copy = copied(now)
-        if self.copy is None or copy is None or not differ(self.copy, copy, _is_same) or not is_settled(copy):
+        if self.copy is None or copy is None or not differ(self.copy, copy, is_same) or not is_settled(copy):
             return None
         return Filled(self.location, self.copy, copy)
 
@@ -213,7 +237,3 @@ def _described(value: object, *, is_asked: bool) -> Hashable:
     if value is MISSING:
         return MISSING
     return (type(value), bool(value) if is_asked and is_container(value) else content(value))
-
-
-def _is_same(one: object, other: object) -> bool:
-    return one is other or (type(one) is type(other) and content(one) == content(other))
