@@ -90,9 +90,7 @@ class Capturing:
 
 
 def _check_divisible(traced: Traced) -> None:
-    """Refuse a step that looks beyond its batch, at what may be divided, has results as large as contents say, or sets
-    what memory a tensor has.
-    """
+    """Refuse what no mesh divides: looks beyond the batch, results as large as contents say, `.data` that is set."""
     asked = next((item for item in traced.questions if not item.of_batch), None)
     if asked is not None:
         raise Uncapturable(
