@@ -23,7 +23,6 @@ from outgrow.frontends.user.attributes import Contents, Left, Read, Settled, nex
 from outgrow.frontends.user.counts import OTHERWISE, Did, counted
 from outgrow.frontends.user.drawn import living_generators
 from outgrow.frontends.user.escapes import check_nothing_is_kept, older_objects_apart, taken_out_on_failure
-from outgrow.frontends.user.outside import Changed, Filled
 from outgrow.frontends.user.plain import NumberSlot
 from outgrow.frontends.user.refusals import DROP_IN
 from outgrow.frontends.user.renewed import made_anew
@@ -66,7 +65,7 @@ def captured_by(
     """Return what is `assembled` of a trace of `step`, once nothing without contents is kept, and nothing left is read.
 
     `traced_anew` traces the step, given the generators of random numbers that there are: a second time if the step
-    leaves values in attributes.
+    leaves values in attributes, or puts containers somewhere.
 
     Raises `Uncapturable` as `capture` does.
     """
@@ -90,11 +89,7 @@ def _captured_by(
     if counts:
         captured = captured.counting(counts)
     captured = _leaving(captured, did, left, traced_anew) if left else captured
-    return replace(captured, anew=made_anew((*captured.settled, *captured.changed), lambda: _left_by(traced_anew())))
-
-
-def _left_by(traced: Traced) -> tuple[Settled | Contents | Changed | Filled, ...]:
-    return (*traced.settled, *traced.changed)
+    return replace(captured, anew=made_anew(did, lambda: _did(traced_anew())))
 
 
 def _leaving(captured: Captured, did: Did, left: Sequence[Left], traced_anew: Callable[[], Traced]) -> Captured:

@@ -8,13 +8,14 @@ are copied for each call. Those that it finds, as where it exchanges two lists, 
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import replace
 from typing import Any, TypeAlias
 
 from outgrow.frontends.user.attributes import Contents, Settled
 from outgrow.frontends.user.configuration import is_configuration
+from outgrow.frontends.user.counts import Did
 from outgrow.frontends.user.filling import entries, is_container, is_filled, refill
 from outgrow.frontends.user.outside import Changed, Filled
 
@@ -23,12 +24,12 @@ Made = dict[int, object]
 """What is put in the place of containers in one call, by their identities: what several attributes have is one."""
 
 
-def made_anew(items: Iterable[Item], traced_anew: Callable[[], Iterable[Item]]) -> frozenset[int]:
+def made_anew(did: Did, traced_anew: Callable[[], Did]) -> frozenset[int]:
     """Return the identities of the containers that a step makes; it is traced again if it puts any somewhere."""
-    first = {_key(item): _value(item) for item in items if any(map(_is_held, _new(item)))}
+    first = {_key(item): _value(item) for item in _left(did) if any(map(_is_held, _new(item)))}
     if not first:
         return frozenset()
-    again = {_key(item): _value(item) for item in traced_anew()}
+    again = {_key(item): _value(item) for item in _left(traced_anew())}
     pairs = [(value, again[key]) for key, value in first.items() if key in again]
     return frozenset(id(value) for one, other in pairs for value in _made(one, other))
 
@@ -42,6 +43,11 @@ def renewed(item: Item, anew: frozenset[int], made: Made) -> Item:
             return replace(item, contents=_copied(item.contents, anew, made)) if anew else item
         case Filled():
             return replace(item, copy=_copied(item.copy, anew, made)) if anew else item
+
+
+def _left(did: Did) -> Iterator[Item]:
+    yield from did.settled
+    yield from did.changed
 
 
 def _key(item: Item) -> object:
