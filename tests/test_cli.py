@@ -450,7 +450,7 @@ def place(text: str) -> str:
     [
         (["perceptron", "--set=row=1"], "has no setting 'row'. Did you mean rows?"),
         (["perceptrons"], "Did you mean perceptron?"),
-        (["looks_at_the_loss"], f"{place('if loss > 1')}this needs the content of a tensor"),
+        (["looks_at_the_loss"], f"{place('if float(loss) > 1')}float(), int() or complex() of a tensor"),
         (["fails"], f"{place('raise KeyError')}KeyError: 'no such brain'"),
         (["scored_by_a_number"], "evaluate failed: it returned a float; return a dict of names and scores"),
         (["scored_by_a_word"], "evaluate failed: its score 'note' is no number: ValueError: could not convert string"),

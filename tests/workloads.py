@@ -54,7 +54,7 @@ def looks_at_the_loss():
 
     def step(x, y):
         loss = workload.model(x).sub(y).square().mean()
-        if loss > 1:
+        if float(loss) > 1:
             loss = loss * 2
         loss.backward()
         return loss

@@ -220,6 +220,25 @@ def clipped() -> Job:
     return Job(step, (model,), (optimizer,), rows)
 
 
+def decided() -> Job:
+    """By the loss, by the norm of gradients that are added up, and after the update by what was there before it."""
+    model = net()
+    optimizer = Adam(model.parameters())
+
+    def step(x: Tensor, y: Tensor) -> tuple[Tensor, float]:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        if not torch.isfinite(loss):
+            return loss, 0.0
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        if norm < 1e6:
+            optimizer.step()
+        return norm, min(loss.item(), 1e6)
+
+    return Job(step, (model,), (optimizer,), rows)
+
+
 def accumulated() -> Job:
     """Gradients of two halves of the batch, added up."""
     model = net()
@@ -924,6 +943,7 @@ FEATURES: tuple[Make, ...] = (
     counted_in_python,
     scheduler_in_the_step,
     clipped,
+    decided,
     accumulated,
     accumulated_between_calls,
     checked,

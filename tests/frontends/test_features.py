@@ -124,12 +124,6 @@ def _packed(_job: Job, x: Tensor, _y: Tensor) -> object:
     return nn.utils.rnn.pack_padded_sequence(x[None], torch.tensor([3]), batch_first=True)
 
 
-def _scaled(job: Job, x: Tensor, _y: Tensor) -> None:
-    scaler = torch.amp.GradScaler("cpu")
-    scaler.scale(job.models[0](x).sum()).backward()
-    scaler.step(job.optimizers[0])
-
-
 def _curved(_job: Job, x: Tensor, _y: Tensor) -> Tensor:
     weight = torch.ones(8)
     return torch.func.vmap(torch.func.hessian(lambda row: (row * weight).sin().sum()))(x[:4])
@@ -153,7 +147,6 @@ def _curved(_job: Job, x: Tensor, _y: Tensor) -> Tensor:
         (_conditional, r"test_features.py:\d+.*torch cannot trace this operator, cond, .*outside of the step$"),
         (_opaque, "a SimpleNamespace holds tensors; return them"),
         (_packed, r"test_features.py:\d+.*reads lengths.*torch.compile"),
-        (_scaled, r"test_features.py:\d+.*fused=True"),
         (_curved, r"forward mode"),
         (_positive, r"test_features.py:\d+.*depends on the content"),
     ],
@@ -240,7 +233,7 @@ def test_contents_that_were_exchanged_are_put_back() -> None:
 
 
 def test_a_step_may_look_at_what_is_made_of_literals_alone() -> None:
-    """A mask of literals can be looked at, until something else is written into it."""
+    """What is found in a mask of literals is known, until something else is written into it."""
 
     def step(x: Tensor, *, spoil: bool) -> Tensor:
         mask = torch.ones(3, 3).tril()
@@ -252,5 +245,4 @@ def test_a_step_may_look_at_what_is_made_of_literals_alone() -> None:
     model = nn.Linear(1, 1)
     x = torch.full((3,), 2.0)
     assert [op.operator for op in capture(step, (model,), (), (x,), {"spoil": False}).graph.ops] == ["aten.add.Tensor"]
-    with pytest.raises(Uncapturable, match="needs the content"):
-        capture(step, (model,), (), (x,), {"spoil": True})
+    assert len(capture(step, (model,), (), (x,), {"spoil": True}).guesses) == 1

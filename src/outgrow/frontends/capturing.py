@@ -10,6 +10,7 @@ from torch._ops import OpOverload
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.entry import Arguments
+from outgrow.frontends.fake.guessing import Guess
 from outgrow.frontends.lowering.inductor import by_kernels
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.tracing.assembly import captured_from
@@ -45,24 +46,28 @@ class Capturing:
         self._progress, self._home = progress, home_of(training)
         self._moving = frozenset[NumberSlot]()
 
-    def captured(self, arguments: Arguments, counts: Iterable[Count]) -> Captured:
-        """Return the step as a graph, which looks at numbers that are counted; remark one that trains nothing."""
+    def captured(self, arguments: Arguments, counts: Iterable[Count], told: Sequence[Guess] = ()) -> Captured:
+        """Return the step as a graph, which looks at numbers that are counted; remark one that trains nothing.
+
+        Its first guesses are `told`.
+        """
         self._progress("capture", 0.0)
-        captured = self._traced(arguments).looking_at(counts)
+        captured = self._traced(arguments, told).looking_at(counts)
         self._moving |= captured.moving
         self._check_home(captured)
         if self.settings.kernels != "eager":
             self._progress("compile", 0.0)
         captured = by_kernels(captured, self.settings.kernels)
-        _remark_untrained(captured.graph, self.training)
+        if not told:  # another way that a step may go: it leaves a batch out
+            _remark_untrained(captured.graph, self.training)
         return captured
 
-    def _traced(self, arguments: Arguments) -> Captured:
+    def _traced(self, arguments: Arguments, told: Sequence[Guess]) -> Captured:
         """Return the step as a graph: all of it, or the part of this worker."""
         training, workers = self.training, self.workers
         args, kwargs = arguments.args, arguments.kwargs
         if workers is None:
-            return capture(self.step, training.models, training.optimizers, args, kwargs, self._moving)
+            return capture(self.step, training.models, training.optimizers, args, kwargs, self._moving, told)
         leaves = arguments.leaves
         check_replaceable(training)
 
@@ -91,6 +96,11 @@ class Capturing:
 
 def _check_divisible(traced: Traced) -> None:
     """Refuse what no mesh divides: looks beyond the batch, results as large as contents say, `.data` that is set."""
+    if traced.guesses:
+        raise Uncapturable(
+            f"{traced.guesses[0].line or 'the step'}: the step decides by what it computes, of which a process of a "
+            "mesh has only a part; return it, and decide after the step, or write it with torch.where"
+        )
     asked = next((item for item in traced.questions if not item.of_batch), None)
     if asked is not None:
         raise Uncapturable(

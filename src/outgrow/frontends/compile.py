@@ -28,11 +28,12 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
 from outgrow.analysis.timeline import Trace
-from outgrow.errors import OutOfTurn
+from outgrow.errors import OutOfTurn, ReplayMismatch, Uncapturable
 from outgrow.frontends import calls
 from outgrow.frontends.capturing import Capturing
 from outgrow.frontends.entries import Entries
 from outgrow.frontends.entry import Arguments, Entry, Served
+from outgrow.frontends.fake.guessing import Guess, Misguessed
 from outgrow.frontends.guided import GuidedPlanning
 from outgrow.frontends.one_thread import one_thread
 from outgrow.frontends.platforms.on_device import platform_of
@@ -40,6 +41,7 @@ from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.preparing.warmup import warm_up
 from outgrow.frontends.torn import Whole
 from outgrow.frontends.user.devices import CPU, home_of
+from outgrow.frontends.user.refusals import DROP_IN, NO_LINE
 from outgrow.frontends.user.state import Training, local, state_tensors
 from outgrow.frontends.workers.workers import Received, Workers
 from outgrow.frontends.workloads.workload import Workload
@@ -57,6 +59,18 @@ __all__ = ["Step", "compile", "compile_workload"]
 
 _MOST_LOSSES = 10_000
 """How many losses are kept: the last ones."""
+
+_MOST_WAYS = 16
+"""So many ways a step may try in one call."""
+_MANY_WAYS = (
+    "in this call the step has decided otherwise {} times than it was guessed that it would by what it computes; write "
+    "it with tensor operations such as torch.where, or do it outside of the step"
+)
+_OTHER_WAY = "by what it computes the step goes another way here than was guessed, which is refused: {}"
+_UNDECIDED = (
+    "{}: the step was repeated with the same numbers, and decided otherwise by what it computes. Let it run with "
+    "deterministic operators (torch.use_deterministic_algorithms)."
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -124,8 +138,26 @@ class Step(Generic[P, R]):
                 return self._called(*args, **kwargs)
 
     def _called(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Carry out a call; anew where it goes another way than was guessed, as it finds before it changes anything."""
+        told: tuple[Guess, ...] = ()
+        for _ in range(_MOST_WAYS):
+            try:
+                return self._attempted(told, *args, **kwargs)
+            except Misguessed as found:
+                wrong = found.number
+            except Uncapturable as refusal:
+                if not told:
+                    raise
+                raise Uncapturable(f"{_last_line(told)}: {_OTHER_WAY.format(refusal)}") from refusal
+            if wrong < len(told):
+                raise ReplayMismatch(_UNDECIDED.format(told[wrong].line or NO_LINE))
+            told = self._entry.captured.otherwise(wrong)
+        raise Uncapturable(f"{_last_line(told)}: {_MANY_WAYS.format(_MOST_WAYS)}{DROP_IN}")
+
+    def _attempted(self, told: Sequence[Guess], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Carry out a call for which these guesses are `told`; raises `Misguessed` where a later one is wrong."""
         arguments = Arguments(args, kwargs)
-        served = self._entries.ready(arguments)
+        served = self._entries.ready(arguments, told)
         entry = served.entry
         self._recording = None  # what is recorded is of another call until this one has succeeded
         self._progress("step", 0.0)
@@ -272,6 +304,11 @@ def _beneath_modes(*, is_captured: bool) -> Iterator[None]:
         )
     with _disable_current_modes() if modes else nullcontext():
         yield
+
+
+def _last_line(told: Sequence[Guess]) -> str:
+    """The line of the last guess that was wrong."""
+    return told[-1].line or NO_LINE
 
 
 def _losses(returned: object) -> list[float | Tensor]:

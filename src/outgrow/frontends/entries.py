@@ -17,6 +17,7 @@ from torch import Tensor
 from outgrow.errors import Infeasible
 from outgrow.frontends.capturing import Capturing
 from outgrow.frontends.entry import Ample, Arguments, Entry, Runnable, Served
+from outgrow.frontends.fake.guessing import Guess
 from outgrow.frontends.guided import GuidedPlanning
 from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.runs import Runs
@@ -52,6 +53,10 @@ _LOOKED = _OFTEN + (
     "it looks at {}, where it finds another number from call to call. Calculate with it as a tensor, or let it be one "
     "of a few."
 )
+_DECIDED = _OFTEN + (
+    "it decides by what it computes, and goes another way from call to call ({}). Write it with tensor operations, "
+    "such as torch.where."
+)
 _COUNTED = (
     "The step changes `{}`, which may be part of what it does, so every call is captured and planned anew, which takes "
     "time. Change it after the step, or pass what depends on it as a tensor."
@@ -85,25 +90,30 @@ class Entries:
         self.last: Entry | None = None
         """The entry of the call that was ready last, unless it has been forgotten."""
 
-    def ready(self, arguments: Arguments) -> Served:
-        """Return the entry of this call, captured and planned, and planned again once costs have been observed."""
+    def ready(self, arguments: Arguments, told: Sequence[Guess] = ()) -> Served:
+        """Return the entry of this call, captured and planned, and planned again once costs have been observed.
+
+        In a call that is repeated, in which the step did not go the way that was guessed, the right one is `told`.
+        """
         self._calls += 1
         ample, taken = self._ample, self._guided.beside.taken_bytes
         if ample is not None and ample.still_holds(arguments.seen(self._training), arguments, taken()):
             served = Served(ample.entry, is_known=False)
         else:
             self._ample = None  # its entry may be forgotten
-            served = self._examined(arguments)
+            served = self._examined(arguments, told)
             if served.entry.planned.runs_as_written and served.entry.runs.settled:
                 self._ample = Ample.of(served.entry, self._training, taken())
         self.last = served.entry
         self.last.last_call = self._calls
         return served
 
-    def _examined(self, arguments: Arguments) -> Served:
+    def _examined(self, arguments: Arguments, told: Sequence[Guess]) -> Served:
         key = self._signature(arguments)
         leaves = arguments.leaves
         candidates = self._by_signature.get(key, [])
+        if told:
+            candidates = [entry for entry in candidates if entry.captured.begins_with(told)]
         found = self._serving(candidates, leaves)
         if found is None and _own_what_was_loaded(self._training):
             found = self._serving(candidates, leaves)
@@ -112,8 +122,12 @@ class Entries:
             found = None
         if found is None:
             larger = self._larger(key, arguments)
-            return Served(self._new(key, arguments)) if larger is None else Served(larger, is_known=False)
-        self._look_again(found, leaves)
+            found = Served(self._new(key, arguments, told)) if larger is None else Served(larger, is_known=False)
+        else:
+            self._look_again(found, leaves)
+        if told:  # steps mostly go the way that they went last
+            alike = next(entries for entries in self._by_signature.values() if found.entry in entries)
+            alike.sort(key=lambda entry: entry is not found.entry)
         return found
 
     def _larger(self, key: Signature, arguments: Arguments) -> Entry | None:
@@ -138,17 +152,17 @@ class Entries:
         if is_outdated or has_new:
             self._plan_again(entry, leaves)
 
-    def _new(self, key: Signature, arguments: Arguments) -> Entry:
-        """Capture and plan a call, and keep the entry under its signature."""
+    def _new(self, key: Signature, arguments: Arguments, told: Sequence[Guess]) -> Entry:
+        """Capture and plan a call whose first guesses are `told`, and keep the entry under its signature."""
         begin, leaves = perf_counter(), arguments.leaves
         exceeding = (other.runs for other in self._by_signature.get(key, ()) if other.runs.function.has_exceeded)
         runs = next(exceeding, Runs()).alike()
-        captured = self._capturing.captured(arguments, self._counts.values())
+        captured = self._capturing.captured(arguments, self._counts.values(), told)
         while (planned := self._planned(captured, leaves, runs)) is None:
             del captured
             clear_away()
             # it comes to lie where those were that have been forgotten
-            captured = self._capturing.captured(arguments, self._counts.values())
+            captured = self._capturing.captured(arguments, self._counts.values(), told)
             clear_away()
         entry = Entry(
             number=self._made,
@@ -228,6 +242,10 @@ class Entries:
         asked = next((found for found in questions if found is not None), None)
         if asked is not None:
             remark(_ASKED.format(asked.line or "in a library"))
+            return
+        decided = next((line for item in alike if (line := item.decides_otherwise(entry.captured)) is not None), None)
+        if decided is not None:
+            remark(_DECIDED.format(decided))
             return
         found = next((name for item in alike if (name := item.outside.other()) is not None), None)
         looking = (item for item in alike if not item.guards_hold(self._training))

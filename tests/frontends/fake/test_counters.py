@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 import outgrow
-from outgrow.errors import Uncapturable
 from outgrow.frontends.tracing.capture import capture
 from outgrow.remarks import Remark
 
@@ -203,5 +202,4 @@ def normalized(module: Looking, x: Tensor) -> Tensor:
 def test_what_was_written_in_silence_is_not_known(seen: Callable[[Looking, Tensor], Tensor]) -> None:
     """What was there before is no answer."""
     model = Looking(seen, torch.zeros(WIDTH))
-    with pytest.raises(Uncapturable, match="needs the content of a tensor"):
-        capture(model, [model], [], (torch.randn(ROWS, WIDTH),))
+    assert len(capture(model, [model], [], (torch.randn(ROWS, WIDTH),)).guesses) == 1

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from outgrow.frontends.fake.eager_ways import as_in_eager
 from outgrow.frontends.fake.fakes import FakeMode
+from outgrow.frontends.fake.guessing import Guessing
 from outgrow.frontends.fake.lists import each_by_itself
 from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.user.state import Training
@@ -127,6 +128,7 @@ def test_gradients_on_a_gpu_are_clipped_together() -> None:
     """As in eager, whose norms of lists are summed otherwise; what is traced has no memory there."""
     asked: Any = clip_grad
     mode = FakeMode()
+    mode.guessing = Guessing(())
     with mode, as_in_eager(mode, caches_casts=True):
         gpu, host = torch.device("cuda"), torch.device("cpu")
         assert asked._has_foreach_support([torch.empty(2, device=gpu)], gpu)

@@ -171,10 +171,10 @@ def test_anomaly_mode_within_a_step_is_named_and_a_hook_that_looks_is_not_taken_
 
     def hooked(x: Tensor) -> None:
         found = model(x)
-        found.register_hook(lambda gradient: gradient if gradient.isfinite().all() else None)
+        found.register_hook(lambda gradient: gradient if float(gradient.sum()) else None)
         found.square().sum().backward()
 
-    for step, message in ((watched, "sum.*anomaly mode looks at"), (hooked, "isfinite.*needs the content")):
+    for step, message in ((watched, "sum.*anomaly mode looks at"), (hooked, "float.*needs the content")):
         compiled = outgrow.compile(step, model=model, memory_budget="1GiB")
         with warnings.catch_warnings(action="ignore"), pytest.raises(Uncapturable, match=message):
             compiled(torch.ones(1, 2))

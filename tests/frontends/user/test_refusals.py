@@ -18,7 +18,7 @@ def test_the_line_of_a_library_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     """It is what "this" is, and the user's is where to look for who calls it."""
     installed = tmp_path / "installed"
     (installed / "masks").mkdir(parents=True)
-    (installed / "masks" / "__init__.py").write_text("def is_whole(x):\n    return bool(x.relu().all())\n")
+    (installed / "masks" / "__init__.py").write_text("def is_whole(x):\n    return int(x.relu().all()) > 0\n")
     monkeypatch.syspath_prepend(str(installed))
     beginnings = refusals._beginnings((str(installed),))
     monkeypatch.setattr(refusals, "_PACKAGES", beginnings)
@@ -29,7 +29,7 @@ def test_the_line_of_a_library_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(Uncapturable) as refused:
         capture(lambda x: model(x) if is_whole(model(x)) else x, [model], [], (torch.ones(1, 2),))
     assert "test_refusals.py:" in str(refused.value)
-    assert ", in masks/__init__.py:2: `return bool(x.relu().all())`: this needs the content" in str(refused.value)
+    assert ", in masks/__init__.py:2: `return int(x.relu().all()) > 0`: float(), int() or" in str(refused.value)
     del sys.modules["masks"]
 
 

@@ -66,8 +66,7 @@ def test_nobody_looks_at_what_was_there_before() -> None:
         count.data = count.data + x.sum()
         return x if count > 2 else -x
 
-    with pytest.raises(Uncapturable, match="needs the content"):
-        capture(step, [model], [], (torch.ones(4),))
+    assert len(capture(step, [model], [], (torch.ones(4),)).guesses) == 1
     assert model.get_buffer("count") == 1.0
 
 

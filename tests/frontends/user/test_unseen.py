@@ -82,7 +82,7 @@ def as_numbers(model: nn.Module, x: Tensor) -> Tensor:
 
 def branched(model: nn.Module, x: Tensor) -> Tensor:
     try:
-        factor = 2.0 if model(x).sum() > 0 else 1.0
+        factor = 2.0 if float(model(x).sum()) > 0 else 1.0
     except RuntimeError:
         factor = 0.0
     return x * factor
@@ -108,7 +108,7 @@ def followed_argument(model: nn.Module, x: Tensor) -> None:
         (replaced, "gives buffer 'low' another shape"),
         (by_an_operator, "gives buffer 'low' another shape"),
         (as_numbers, r"reads the content of \S+ .many. \(by tolist\)"),
-        (branched, r"factor = 2\.0 if .*needs the content of a tensor"),
+        (branched, r"factor = 2\.0 if .*of a tensor needs its content"),
         (as_text, "returns text that it made of a tensor"),
         (followed_argument, r"leaves a gradient.*argument number 1 .counted from 1.*x\.detach\(\)\.requires_grad_\(\)"),
     ],

@@ -102,6 +102,11 @@ class Counters:
             self._held |= grown
         return found
 
+    def answers(self, tensor: Tensor) -> bool:
+        """Whether a tensor is a counter that a step may look at, or a comparison of one."""
+        held = self._of(tensor)
+        return tensor in self._answers or (held is not None and not _is_of_each_call(held.counter.slot))
+
     def _asked(self, call: Invoked, run: Callable[[], object]) -> object:
         """Return what the step finds when it looks at a number, or compares one."""
         func, tensor = call.func, call.args[0]

@@ -20,7 +20,7 @@
     checkpoints   selective ones keep every result, where eager keeps those that their policy names
     decisions     by what is in a tensor, which are told from numbers (`frontends.fake.questions`)
     checks        by what is in a tensor, which raise an error or go on (`frontends.fake.checked`)
-    numbers       that a tensor holds equal themselves; in eager one that is none (NaN) does not
+    guesses       what a step decides by numbers that are not there yet (`frontends.fake.guessing`)
     rates         and other numbers of parameter groups have other quotients (//), and a text with a name in it
     transformers  does not look at a fake tensor, such as a mask or the positions of tokens, to see whether a mask can
                   be left out; where it can look at it, it may
@@ -35,11 +35,9 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-import sympy
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.nn.modules import activation
 from torch.nn.utils import clip_grad
 from torch.overrides import TorchFunctionMode
@@ -53,6 +51,7 @@ from outgrow.frontends.fake.extremes import EXTREMES
 from outgrow.frontends.fake.fakes import FakeMode
 from outgrow.frontends.fake.fills import filled, filled_in_place
 from outgrow.frontends.fake.foreign import check_casts
+from outgrow.frontends.fake.guessing import numbers_decide
 from outgrow.frontends.fake.labels import OPERATORS, nll_loss
 from outgrow.frontends.fake.logits import logits_loss
 from outgrow.frontends.fake.onehot import ONE_HOT
@@ -62,7 +61,7 @@ from outgrow.frontends.fake.twice import IS_OLD, once
 from outgrow.frontends.fake.uncast import UNCAST
 from outgrow.frontends.fake.values import VALUES
 from outgrow.frontends.user.guards import Symbols
-from outgrow.frontends.user.refusals import is_of_a_library
+from outgrow.frontends.user.refusals import is_of_a_library, looks_in_vain
 from outgrow.frontends.user.sharing import place
 
 _ONCE = {name: once(name, getattr(torch, name)) for name in ("cumprod", "det")}
@@ -145,12 +144,17 @@ _decided = Tensor.__bool__
 @contextmanager
 def as_in_eager(mode: FakeMode, *, caches_casts: bool) -> Iterator[None]:
     """Let torch, and libraries, go the ways of eager on tensors of a mode; autocast keeps casts if it does so there."""
+    guessing = mode.guessing
+    assert guessing is not None, "a step is traced"
 
     def decided(tensor: Tensor) -> bool:
         found = None if mode.may_look_at(tensor) else found_if_well(tensor, sys._getframe(1))
         if found is not None:
             return found
-        with mode.deciding():
+        is_guessed = guessing.may_decide(tensor) and not looks_in_vain(sys._getframe(1))
+        if is_guessed and not mode.answers(tensor):
+            return guessing.by_tensor(tensor)
+        with mode.deciding(), guessing.looking():
             return _decided(tensor)
 
     before = torch.is_autocast_cache_enabled()
@@ -169,7 +173,7 @@ def as_in_eager(mode: FakeMode, *, caches_casts: bool) -> Iterator[None]:
             patch.object(Tensor, "__bool__", decided, create=True),
             patch.object(clip_grad, "_has_foreach_support", _takes_lists),
             patch.object(checkpoint, "_is_compiling", lambda *_call: False),
-            _called_in_place(torch.SymFloat, _compared(torch.SymFloat, _refuse_itself)),
+            numbers_decide(guessing),
             _called_in_place(torch.SymFloat, {**_CALCULATED, **_texts_of(torch.SymFloat)}),
             _called_in_place(torch.SymInt, _texts_of(torch.SymInt)),
             _called_in_place(torch.SymBool, _compared(torch.SymBool, _check_truth)),
@@ -271,12 +275,6 @@ def _texts_of(kind: type) -> Mapping[str, Callable[..., Any]]:
         return own(self)
 
     return {"__str__": text, "__repr__": text}
-
-
-def _refuse_itself(number: torch.SymFloat, other: object) -> None:
-    """Raise where a number of unknown content is compared with itself: whoever does so asks whether it is one."""
-    if isinstance(other, torch.SymFloat) and number.node.hint is None and number.node.expr == other.node.expr:
-        raise GuardOnDataDependentSymNode(sympy.Eq(number.node.expr, number.node.expr, evaluate=False), "is it NaN?")
 
 
 def _has_own_functions(tensors: Iterable[object]) -> bool:

@@ -10,7 +10,8 @@ than their kernels are put right in `FakeMode`, below the tracing, where a new t
 (`frontends.fake.layouts`, `smaller`, `ambiguous`, `precision`, `reserves`), and Fourier transforms made there
 (`spectra`), and what fails for no reason of its kernel (`failing`). Small tensors that are made of literals alone are
 the same in every call, so their contents are known (`frontends.fake.literals`), and a step may look at them; at its
-counters (`frontends.fake.counters`); and at its batch (`frontends.fake.questions`).
+counters (`frontends.fake.counters`); and at its batch (`frontends.fake.questions`). What it decides by other numbers is
+guessed (`frontends.fake.guessing`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,6 +45,7 @@ from outgrow.frontends.fake.byte_masks import BY_BOOLEANS
 from outgrow.frontends.fake.conjugates import Conjugates
 from outgrow.frontends.fake.counters import Counters
 from outgrow.frontends.fake.failing import FAILURES, returned_after_all
+from outgrow.frontends.fake.guessing import Guessing
 from outgrow.frontends.fake.iterated import ITERATED, as_iterated
 from outgrow.frontends.fake.layouts import LAID_OUT, as_kernels_lay_out, like_a_kernel
 from outgrow.frontends.fake.lists import each_by_itself
@@ -99,9 +101,10 @@ class FakeMode(FakeTensorMode):
     """Fake tensors with the strides that kernels give. A workload that is only planned is built under it."""
 
     literals: Literals | None = None
-    """While a step is traced, what is known of contents; `counters` and `asking` as well."""
+    """While a step is traced, what is known of contents; `counters`, `asking` and `guessing` as well."""
     counters: Counters | None = None
     asking: Asking | None = None
+    guessing: Guessing | None = None
     unanswered: list[RuntimeError]
     """Errors that asked for contents, or for what an operator returns; a step may have caught them."""
 
@@ -129,6 +132,10 @@ class FakeMode(FakeTensorMode):
         """Whether a step may ask for the content of a tensor while it is traced."""
         is_known = self.literals is not None and self.literals.knows(tensor)
         return is_known or (self.asking is not None and self.asking.may_ask(tensor))
+
+    def answers(self, tensor: Tensor) -> bool:
+        """Whether there is an answer to a step that asks whether a tensor is zero."""
+        return self.may_look_at(tensor) or (self.counters is not None and self.counters.answers(tensor))
 
     def deciding(self) -> AbstractContextManager[None]:
         """Return a block in which the step asks whether a tensor is zero."""
@@ -202,7 +209,7 @@ def fake_mode(tensors: Sequence[object]) -> Iterator[FakeMode]:
         check_nothing_caught(mode.unanswered)
     finally:
         mode.shape_env, mode.static_shapes, mode.allow_non_fake_inputs = settings
-        mode.literals = mode.counters = mode.asking = None
+        mode.literals = mode.counters = mode.asking = mode.guessing = None
         mode.unanswered.clear()
 
 

@@ -1,7 +1,7 @@
 """How do the nodes of a trace become a captured step? In one pass: inputs, calls, results."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from torch import Tensor, fx
@@ -10,7 +10,9 @@ from torch.distributed.tensor import DTensor
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.tracing.captured import Captured, Found, GraphResult, Put, Returned
+from outgrow.frontends.tracing.checks import checks_in_turn
 from outgrow.frontends.tracing.convert import Conversion
+from outgrow.frontends.tracing.guesses import guesses_first
 from outgrow.frontends.tracing.leaf import Leaf
 from outgrow.frontends.tracing.trace import Traced
 from outgrow.frontends.user.devices import device_of, elsewhere_of
@@ -26,11 +28,13 @@ from outgrow.frontends.user.state import (
     OptimizerSlot,
     ParameterSlot,
     Slot,
+    StateSlot,
     storage_name,
     title,
     title_of_argument,
 )
 from outgrow.ir.graph import Graph, Role, Value
+from outgrow.remarks import remark
 
 _ROLES: Mapping[type[Slot], Role] = {
     ParameterSlot: Role.PARAMETER,
@@ -41,6 +45,12 @@ _ROLES: Mapping[type[Slot], Role] = {
     BatchSlot: Role.INPUT,
     ConstantSlot: Role.INPUT,
 }
+
+
+_HELD = (
+    "{}: the step decides by what it computes while the gradients of the step before are still there, so they stay in "
+    "memory to its end. Call optimizer.zero_grad() before it decides."
+)
 
 
 def captured_from(traced: Traced, leaves: Sequence[object]) -> Captured:
@@ -77,7 +87,8 @@ class _Assembly:
         counters = asked(self.traced.shape_env, self.traced.counters)
         assumed = (*self.traced.hyper.values(), *(number for _, number in counters.values()))
         ends = {name: self.conversion.values[self.conversion.read(node)] for name, node in self.gradients.items()}
-        graph, stale = _without_stale(self.conversion.graph(results), self.slots, puts, ends)
+        graph, stale = _without_stale(self._in_turn(results), self.slots, puts, ends, self.traced.held)
+        _remark_held(self.traced, puts)
         device = device_of(device for name, device in self.conversion.devices.items() if name in self.conversion.inputs)
         return Captured(
             graph=graph,
@@ -96,10 +107,18 @@ class _Assembly:
             changed=self.traced.changed,
             counters=tuple(counter for counter, _ in counters.values()),
             questions=self.traced.questions,
+            guesses=self.traced.guesses,
             device=device,
             elsewhere=elsewhere_of(self.conversion.devices, device, graph),
             numbers=self.traced.numbers.known,
         )
+
+    def _in_turn(self, results: Sequence[str]) -> Graph:
+        """Return the graph with these results: guesses are first, and what checks is in its turn with what changes."""
+        made, guesses = self.conversion, self.traced.guesses
+        put_back = [name for name, slot in self.slots.items() if isinstance(slot, ConstantSlot)]
+        graph = guesses_first(made.graph(results), made.guesses, guesses, put_back)
+        return checks_in_turn(graph, made.checks, guesses=bool(guesses))
 
     def _bind(self, node: fx.Node, slot: Slot, tensor: Tensor) -> None:
         name = storage_name(slot)
@@ -208,22 +227,34 @@ def _is_of_profiler(node: fx.Node) -> bool:
 
 
 def _without_stale(
-    graph: Graph, inputs: Mapping[str, Slot], puts: Sequence[Put], ends: Mapping[str, Value]
+    graph: Graph,
+    inputs: Mapping[str, Slot],
+    puts: Sequence[Put],
+    ends: Mapping[str, Value],
+    held: Collection[StateSlot],
 ) -> tuple[Graph, tuple[GradientSlot, ...]]:
     """Return the graph without the gradients that it replaces unread, and their slots.
 
     Those that it reads are results, as what they are at its `ends`: somebody else may hold the tensors, so they stay to
-    the end of the step. The last op that writes one may be an update of several tensors, which returns none of them.
+    the end of the step, as do those that are `held`. The last op that writes one may be an update of several tensors,
+    which returns none of them.
     """
     replaced, needed = {put.slot for put in puts}, graph.used | graph.kept
     slots = {name: slot for name, slot in inputs.items() if isinstance(slot, GradientSlot)}
-    stale = {name: slot for name, slot in slots.items() if slot in replaced and name not in needed}
+    going = replaced - set(held)
+    stale = {name: slot for name, slot in slots.items() if slot in going and name not in needed}
     storages = {name: storage for name, storage in graph.storages.items() if name not in stale}
     values = {name: value for name, value in graph.values.items() if value.storage not in stale}
-    held = [ends[name] for name in slots if name not in stale and name not in graph.kept]
-    values |= {value.name: value for value in held}
-    results = (*graph.results, *(value.name for value in held))
+    ending = [ends[name] for name in slots if name not in stale and name not in graph.kept]
+    values |= {value.name: value for value in ending}
+    results = (*graph.results, *(value.name for value in ending))
     return replace(graph, storages=storages, values=values, results=results), tuple(stale.values())
+
+
+def _remark_held(traced: Traced, puts: Sequence[Put]) -> None:
+    """Say so if gradients stay for the whole step that could go when it begins, did it not decide before."""
+    if traced.guesses and any(put.slot in traced.held for put in puts):
+        remark(_HELD.format(traced.guesses[0].line or "the step"))
 
 
 def _born_roles(traced: Traced) -> dict[int, Role]:

@@ -16,6 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from outgrow.errors import Uncapturable
+from outgrow.frontends.fake.guessing import Guess
 from outgrow.frontends.tracing.assembly import captured_from
 from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.tracing.trace import Traced, trace
@@ -36,10 +37,12 @@ def capture(
     args: Sequence[object] = (),
     kwargs: Mapping[str, object] | None = None,
     moving: Collection[NumberSlot] = (),
+    told: Sequence[Guess] = (),
 ) -> Captured:
     """Capture one call of `step` as a graph. Nothing of the step's size is computed or allocated, and no state changes.
 
-    Other calls change numbers of optimizers that are `moving`: the step serves whatever they are, unless it asks.
+    Other calls change numbers of optimizers that are `moving`: the step serves whatever they are, unless it asks. What
+    it decides by numbers that are not there yet is guessed; the first guesses are `told`.
 
     Four exceptions: what is made of literals alone is computed (`frontends.fake.literals`: 16 MiB of larger ones at
     most), a recurrent layer, or a cuDNN batch normalisation, runs once on memory without contents, to see how much its
@@ -52,7 +55,7 @@ def capture(
     training, leaves = Training(tuple(models), tuple(optimizers)), pytree.tree_leaves((tuple(args), dict(kwargs or {})))
 
     def traced_anew(living: Sequence[object]) -> Traced:
-        return trace(step, training, args, kwargs or {}, living, moving)
+        return trace(step, training, args, kwargs or {}, living, moving, told)
 
     return captured_by(step, traced_anew, lambda traced: captured_from(traced, leaves))
 

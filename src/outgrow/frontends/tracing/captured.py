@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from outgrow.analysis.updates import written_before_updates
 from outgrow.frontends.fake.counters import Counted
+from outgrow.frontends.fake.guessing import Guess
 from outgrow.frontends.fake.questions import Question, Read, first_changed
 from outgrow.frontends.tracing.leaf import Kind
 from outgrow.frontends.user.attributes import Contents, Left, Settled
@@ -28,6 +29,7 @@ from outgrow.frontends.user.devices import CPU
 from outgrow.frontends.user.guards import Guards
 from outgrow.frontends.user.outside import Changed, Filled, Outside
 from outgrow.frontends.user.plain import Number, NumberSlot
+from outgrow.frontends.user.refusals import NO_LINE
 from outgrow.frontends.user.renewed import Made, renewed
 from outgrow.frontends.user.sharing import address, geometry, place
 from outgrow.frontends.user.state import (
@@ -150,9 +152,9 @@ class Captured:
     that it has `found` there lie as they lay; what it has `changed` there is changed after every call, and its `counts`
     go on. Containers among these that the step makes `anew`, by identity, are others after every call. `guards` are
     conditions on the hyper-parameters, followed by the `counters`, and to `questions` about the batch, buffers and
-    tensors outside the answers must be the same. Tensors with `spreads` are spread over a mesh, and this process has
-    its part of them. The step runs on `device`; if that is not the host, storages `elsewhere` are small ones of the
-    host, which stay there.
+    tensors outside the answers must be the same; whether its `guesses` are right a run finds. Tensors with `spreads`
+    are spread over a mesh, and this process has its part of them. The step runs on `device`; if that is not the host,
+    storages `elsewhere` are small ones of the host, which stay there.
     """
 
     graph: Graph
@@ -174,6 +176,7 @@ class Captured:
     counts: tuple[Count, ...] = ()
     counters: tuple[Counted, ...] = ()
     questions: tuple[Question, ...] = ()
+    guesses: tuple[Guess, ...] = ()
     spreads: Mapping[StateSlot, Spread] = field(default_factory=dict[StateSlot, Spread])
     device: torch.device = CPU
     elsewhere: frozenset[str] = frozenset()
@@ -262,6 +265,19 @@ class Captured:
     def answered_otherwise(self, leaves: Sequence[object], training: Training) -> Question | None:
         """Return what the step has asked and would find otherwise in these leaves of the arguments, and elsewhere."""
         return first_changed(self.questions, lambda at: leaves[at] if isinstance(at, int) else read(at, training))
+
+    def begins_with(self, told: Sequence[Guess]) -> bool:
+        """Whether the first guesses of the step are those that are told."""
+        return self.guesses[: len(told)] == tuple(told)
+
+    def otherwise(self, number: int) -> tuple[Guess, ...]:
+        """Return the guesses of this step up to one that was wrong, which is right then."""
+        return (*self.guesses[:number], self.guesses[number].otherwise)
+
+    def decides_otherwise(self, other: "Captured") -> str | None:
+        """Return the line where this step was guessed to go another way than another one does; None if it is not."""
+        pairs = zip(self.guesses, other.guesses, strict=False)
+        return next((one.line or NO_LINE for one, guess in pairs if one != guess), None)
 
     def is_answered_alike(self, leaves: Sequence[object]) -> bool:
         """Whether the step finds the same, or smaller numbers, in leaves that may be smaller, whatever is elsewhere.

@@ -8,6 +8,9 @@ and none is repeated.
 It must not change places with an update either: who catches the error goes on with the parameters as they are. So
 beside each storage that is updated lies one of no bytes, which its updates and all checks write. Updates of different
 parameters may change places as ever.
+
+Guesses (`frontends.tracing.guesses`) are checks that no draw waits for. Where there are some, checks have a turn of
+their own, and wait as well for what adds to gradients or writes to the batch, since calls may be repeated.
 """
 
 from collections.abc import Collection
@@ -18,7 +21,10 @@ from torch import fx
 from torch._ops import OpOverload
 
 from outgrow.analysis.updates import updated
+from outgrow.frontends.tracing.guesses import at_stake
 from outgrow.ir.graph import Graph, Op, Role, Storage
+
+_OF_CHECKS = "checks.turn"
 
 
 def checks(node: fx.Node) -> bool:
@@ -29,12 +35,16 @@ def checks(node: fx.Node) -> bool:
     return not schema.returns and not schema.is_mutable
 
 
-def checks_in_turn(graph: Graph, names: Collection[str]) -> Graph:
-    """Return a graph in which no check, an op of one of these names, may change places with an update."""
-    own = {op.name: f"{storages[0]}.turn" for op in graph.ops if (storages := updated(graph, op))}
-    if not own or not any(op.name in names for op in graph.ops):
+def checks_in_turn(graph: Graph, names: Collection[str], *, guesses: bool) -> Graph:
+    """Return a graph in which no check, an op of one of these names, may change places with an update.
+
+    If it `guesses`, not with a write to anything else that is there before the step either, nor with another check.
+    """
+    written = at_stake if guesses else updated
+    own = {op.name: f"{storages[0]}.turn" for op in graph.ops if (storages := written(graph, op))}
+    turns = (*dict.fromkeys(own.values()), *([_OF_CHECKS] if guesses else []))
+    if not turns or not any(op.name in names for op in graph.ops):
         return graph
-    turns = tuple(dict.fromkeys(own.values()))
 
     def in_turn(op: Op) -> Op:
         more = turns if op.name in names else (own[op.name],) if op.name in own else ()

@@ -24,7 +24,8 @@ from torch._ops import OpOverload
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.fake.arguments import written_arguments
-from outgrow.frontends.tracing.checks import checks, checks_in_turn
+from outgrow.frontends.tracing.checks import checks
+from outgrow.frontends.tracing.guesses import is_guess
 from outgrow.frontends.tracing.names import Named, operator_name, symbol_name
 from outgrow.frontends.user.set_data import rebound
 from outgrow.frontends.user.sharing import address
@@ -51,6 +52,7 @@ class Conversion:
     inputs: set[str] = field(default_factory=set)
     devices: dict[str, torch.device] = field(default_factory=dict)
     checks: set[str] = field(default_factory=set)
+    guesses: set[str] = field(default_factory=set)
     _names: dict[int, str] = field(default_factory=dict)
     _meant: dict[fx.Node, Value] = field(default_factory=dict)
     _known: dict[Value, str] = field(default_factory=dict)
@@ -109,6 +111,8 @@ class Conversion:
             self.ops.append(Op(node.name, operator_name(node.target), arguments, keywords, results, writes))
         if checks(node):
             self.checks.add(node.name)
+        if is_guess(node):
+            self.guesses.add(node.name)
         if isinstance(found, Tensor):
             self.bind(node, found)
 
@@ -119,7 +123,7 @@ class Conversion:
         values = {n: v for n, v in self.values.items() if n in used or (v.storage in self.inputs and not v.version)}
         storages = {values[name].storage for name in values} | {GENERATOR} | self.inputs
         kept = {name: storage for name, storage in self.storages.items() if name in storages}
-        return checks_in_turn(Graph(kept, values, tuple(ops), tuple(results)), self.checks)
+        return Graph(kept, values, tuple(ops), tuple(results))
 
     def _needed_ops(self, results: Sequence[str]) -> list[Op]:
         """Keep ops that write what is there before the step, draw random numbers, check, or lead to such an op.
@@ -130,13 +134,14 @@ class Conversion:
         kept: list[Op] = []
         for op in reversed(self.ops):
             written = {self.values[name].storage for name in op.results if name is not None}
-            if op.operator == ARRIVED or not needed.isdisjoint(written.union(op.writes)):
+            is_kept = op.operator == ARRIVED or op.name in self.checks
+            if is_kept or not needed.isdisjoint(written.union(op.writes)):
                 kept.append(op)
                 needed |= {self.values[name].storage for name in _mentioned(op)}
         return kept[::-1]
 
     def _in_turn(self, node: fx.Node) -> Iterator[str]:
-        """Yield the generator if `node` draws random numbers, or is a check."""
+        """Yield the generator if `node` draws random numbers, or is a check that draws wait for."""
         if keeps_its_turn(node):
             if GENERATOR not in self.storages:
                 self.storages[GENERATOR] = Storage(GENERATOR, 0, Role.GENERATOR)
@@ -230,7 +235,7 @@ def draws(node: fx.Node) -> bool:
 
 def keeps_its_turn(node: fx.Node) -> bool:
     """Whether `node` must keep its order with others of its kind though they share no tensor."""
-    return draws(node) or checks(node)
+    return draws(node) or (checks(node) and not is_guess(node))
 
 
 def _mentioned(op: Op) -> set[str]:

@@ -35,6 +35,7 @@ from outgrow.frontends.fake.counters import Counted, Counters
 from outgrow.frontends.fake.eager_ways import as_in_eager
 from outgrow.frontends.fake.fakes import FakeMode, Fakes, Twins, fake_mode
 from outgrow.frontends.fake.generator import generator_traced
+from outgrow.frontends.fake.guessing import Guess, Guessing
 from outgrow.frontends.fake.questions import Asking, Looks, Question
 from outgrow.frontends.fake.sums import Sums
 from outgrow.frontends.tracing.dependence import dependent
@@ -60,6 +61,7 @@ from outgrow.frontends.user.refusals import ANOMALY, DROP_IN, refusals
 from outgrow.frontends.user.schedules import schedulers_put_off
 from outgrow.frontends.user.signals import in_users_code, signals_waiting
 from outgrow.frontends.user.state import (
+    GradientSlot,
     ParameterSlot,
     Slot,
     StateSlot,
@@ -93,7 +95,8 @@ class Traced:
 
     The placeholders of `module` are `tensors`, then `hyper`: rates, and those of the `numbers` of optimizers that go
     on. Its outputs are `outputs`. `counters` are those that the step looked at, and what they were; `questions` what it
-    asked of its batch and of buffers. `originals` are the real tensors by the identity of their fake twins. `returned`
+    asked of its batch and of buffers; `guesses` what it takes for granted until it runs, for which the gradients in the
+    slots `held` must stay. `originals` are the real tensors by the identity of their fake twins. `returned`
     are the leaves of what the step returns, with None for those that are outputs. `born` are tensors that are new in
     their slots, `rebound` the contents of those that are there and whose `.data` was set, `begun` the numbers in new
     ones whose content is known, `emptied` the slots that lost theirs, `gradients` the tensors that were in `p.grad`
@@ -112,6 +115,8 @@ class Traced:
     symbols: tuple[sympy.Symbol, ...]
     counters: Mapping[sympy.Symbol, tuple[Counted, float]]
     questions: tuple[Question, ...]
+    guesses: tuple[Guess, ...]
+    held: frozenset[StateSlot]
     shape_env: Symbols
     originals: Mapping[int, Tensor]
     outputs: tuple[Output, ...]
@@ -145,10 +150,12 @@ def trace(
     kwargs: Mapping[str, object],
     living: Sequence[object] | None = None,
     moving: Collection[NumberSlot] = (),
+    told: Sequence[Guess] = (),
 ) -> Traced:
     """Run `step` once on fake tensors and return what it did.
 
     `living` are the generators that there are, if they were looked for already; other calls change what is `moving`.
+    Its first guesses are `told`.
 
     Raises `Uncapturable` where the step looks at contents or changes what no captured step repeats, and for tensors on
     a device that `frontends.user.devices` refuses; errors of the step pass.
@@ -156,20 +163,30 @@ def trace(
     open_containers((tuple(args), dict(kwargs)))
     leaves, call_structure = pytree.tree_flatten((tuple(args), dict(kwargs)))
     check_open(leaves, "pass them to the step as they are, or in a dict, list, tuple or dataclass")
-    looks = Looks()
     with _one_at_a_time:
-        given = (step, training, leaves, call_structure, living_generators() if living is None else living)
-        for _ in range(_TOLD_ONE_BY_ONE):
-            try:
-                return _going_on(partial(_trace, *given), looks, moving)
-            except OTHERWISE:
-                if not looks.concealed:
-                    raise
-            looks = looks.more_told()
-        return _going_on(partial(_trace, *given), Looks(tells_all=True), moving)
+        living = living_generators() if living is None else living
+        traced_with = partial(_trace, step, training, leaves, call_structure, living)
+        guessing = Guessing(told)
+        with ExitStack() as stack:
+            stack.push(guessing.may_be_wrong)
+            return _as_told(partial(traced_with, guessing), moving)
+        return _as_told(partial(traced_with, guessing.otherwise()), moving)
 
 
 _Tracing: TypeAlias = Callable[[Looks, frozenset[int], frozenset[NumberSlot]], Traced]
+
+
+def _as_told(traced_with: _Tracing, moving: Collection[NumberSlot]) -> Traced:
+    """Return a trace in which a step is told as few of the numbers that it looks at as it needs to know."""
+    looks = Looks()
+    for _ in range(_TOLD_ONE_BY_ONE):
+        try:
+            return _going_on(traced_with, looks, moving)
+        except OTHERWISE:
+            if not looks.concealed:
+                raise
+        looks = looks.more_told()
+    return _going_on(traced_with, Looks(tells_all=True), moving)
 
 
 def _going_on(traced_with: _Tracing, looks: Looks, moving: Collection[NumberSlot]) -> Traced:
@@ -199,6 +216,7 @@ def _trace(
     leaves: Sequence[object],
     call_structure: pytree.TreeSpec,
     living: Sequence[object],
+    guessing: Guessing,
     looks: Looks,
     apart: frozenset[int],
     going_on: frozenset[NumberSlot],
@@ -213,15 +231,15 @@ def _trace(
         mode = stack.enter_context(_fakes([*before.values(), *leaves], outside))
         fakes = Fakes.of(mode, _distinct(before), leaves)
         twins, tensors = fakes.twins, fakes.tensors
-        twins.sums = sums = Sums(apart)
-        twins.begins = signals.heard
+        twins.sums, twins.begins = Sums(apart), signals.heard
         call_args, call_kwargs = pytree.tree_unflatten(fakes.leaves, call_structure)
         hyper = {**hyper_parameters(training), **numbers_in(going_on, training)}
-        assert isinstance(mode.shape_env, Symbols), "the mode was given an environment of symbols"
         literals = mode.literals
+        assert isinstance(mode.shape_env, Symbols), "the mode was given an environment of symbols"
         assert literals is not None, "and follows literals"
         mode.counters = counters = Counters(mode.shape_env, literals, looks, fakes.originals, tensors)
         mode.asking = asking = Asking(leaves, fakes.batch, fakes.buffers, literals, looks)
+        mode.guessing = guessing.begun(partial(_hanging, before, training))
         symbols = [number_symbol(mode.shape_env, f"hyper_{at}", value) for at, value in enumerate(hyper.values())]
         expressions = tuple(item.node.expr for item in symbols)  # Now: a guard may turn one into a number.
         run = Noticed()
@@ -256,7 +274,7 @@ def _trace(
             stack.enter_context(context)
         tracer = make_fx(traced, _allow_non_fake_inputs=True, _error_on_data_dependent_ops=False)
         stack.enter_context(_use_lazy_graph_module(should_use=True))  # no Python can call aten.random_.from
-        with sums.watched(), nothing_moved(tensors, data):
+        with twins.sums.watched(), nothing_moved(tensors, data):
             module = tracer([*tensors.values(), *symbols])
         check_unchanged(plain, plain_state(training))
         assert run.structure is not None, "the step ran"
@@ -269,6 +287,8 @@ def _trace(
             symbols=expressions,
             counters=counters.seen,
             questions=tuple(asking.questions),
+            guesses=tuple(guessing.made),
+            held=frozenset(guessing.held),
             shape_env=mode.shape_env,
             originals=twins.originals,
             outputs=tuple(run.outputs),
@@ -285,7 +305,7 @@ def _trace(
             left=_left(run, module, twins),
             outside=replace(outside, helpers=tuple(helpers.values())),
             changed=run.changed,
-            shared=sums.shared(module),
+            shared=twins.sums.shared(module),
         )
 
 
@@ -367,6 +387,12 @@ def _check_traceable(training: Training) -> None:
                 raise Uncapturable(f"{kind.__name__} {reason}")
     if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():
         raise Uncapturable(ANOMALY)
+
+
+def _hanging(before: Mapping[StateSlot, Tensor], training: Training) -> list[StateSlot]:
+    """Return the slots in which the gradients hang that hung there before the step."""
+    slots = state_tensors(training).items()
+    return [slot for slot, tensor in slots if isinstance(slot, GradientSlot) and tensor is before.get(slot)]
 
 
 def _distinct(before: Mapping[StateSlot, Tensor]) -> dict[Slot, Tensor]:

@@ -58,10 +58,6 @@ _SHAPES: Mapping[object, str] = {
     torch.ops.aten.bincount.default: _COUNTED,
     torch.ops.aten._pack_padded_sequence.default: _LENGTHS,
 }
-_SCALED = (
-    "a GradScaler looks whether the gradients are finite, and leaves the optimizer out if not; give the optimizer "
-    "fused=True, which looks by itself, or use bfloat16, which needs no scaler"
-)
 ANOMALY = (
     "anomaly mode looks at the content of every gradient, which is not there while the step is captured; look "
     "for NaN without a budget, or leave the mode off (set_detect_anomaly, or a trainer's detect_anomaly=True)"
@@ -133,7 +129,6 @@ def _beginnings(folders: Iterable[str]) -> tuple[str, ...]:
 
 
 _LOOKING: Mapping[str, str] = {
-    "torch/amp/grad_scaler.py:_maybe_opt_step": _SCALED,
     "torch/nn/modules/rnn.py:forward": _LENGTHS,
     "torch/nn/utils/rnn.py:pad_packed_sequence": _LENGTHS,
     "torch/distributions/von_mises.py:_rejection_sample": _REJECTED,
@@ -230,6 +225,11 @@ def _operator_of_functions(error: BaseException) -> str | None:
 def _of_content(error: RuntimeError | TypeError) -> str:
     """Return why the content of a tensor is not there for what an error was raised by."""
     return next((why for who, why in _LOOKING.items() if _is_below(error.__traceback__, (who,))), _CONTENT)
+
+
+def looks_in_vain(frame: FrameType) -> bool:
+    """Whether a function runs that looks at contents until it finds what it wants, so that no answer is likely."""
+    return _is_one_of(frame, tuple(_LOOKING))
 
 
 def _is_below(traceback: TracebackType | None, functions: tuple[str, ...]) -> bool:
