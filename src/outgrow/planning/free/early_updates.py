@@ -42,8 +42,8 @@ def _obstacle(draft: Draft, component: list[Place]) -> str | None:
 
     None if the component stands there already, or cannot move as one.
     """
-    first = component[0]
-    conflicts = [place for own in component for place in draft.conflicts(own) if place not in component]
+    first, members = component[0], frozenset(component)
+    conflicts = [place for own in component for place in draft.conflicts(own) if place not in members]
     earlier = draft.in_order([place for place in conflicts if draft.precedes(place, first)])
     inside = [place for place in conflicts if draft.precedes(first, place) and draft.precedes(place, component[-1])]
     obstacle = earlier[-1] if earlier else draft.first
@@ -65,19 +65,26 @@ def _scalars(graph: Graph, ops: Sequence[Op]) -> tuple[list[Op], list[Op]]:
     return scalars, others
 
 
-def _components(graph: Graph, ops: list[Op]) -> list[list[Op]]:
-    """Ops, grouped by the storages written among them; in order."""
-    group: dict[str, int] = {}
-    components: dict[int, list[Op]] = {}
+def _components(graph: Graph, ops: Sequence[Op]) -> list[list[Op]]:
+    """Ops, grouped by the storages written among them; in order, those groups first that end first."""
+    earlier = [*range(len(ops))]  # an op of the same group before each, or itself
+
+    def first_of(number: int) -> int:
+        while earlier[number] != number:
+            earlier[number] = number = earlier[earlier[number]]
+        return number
+
+    writer: dict[str, int] = {}
     for number, op in enumerate(ops):
-        shared = sorted({group[name] for name in graph.touched(op) if name in group})
-        home = shared[0] if shared else number
-        members = [member for index in shared for member in components.pop(index)]
-        components[home] = [*members, op]
-        for name in (name for member in components[home] for name in graph.written(member)):
-            group[name] = home
-    at = graph.op_positions
-    return [sorted(ops, key=lambda op: at[op.name]) for ops in components.values()]
+        for name in graph.touched(op):
+            if name in writer:
+                first, other = sorted((first_of(number), first_of(writer[name])))
+                earlier[other] = first
+        writer.update(dict.fromkeys(graph.written(op), number))
+    groups: dict[int, list[Op]] = {}
+    for number in reversed(range(len(ops))):
+        groups.setdefault(first_of(number), []).append(ops[number])
+    return [group[::-1] for group in reversed(groups.values())]
 
 
 def _largest_read(graph: Graph, component: list[Op]) -> int:
