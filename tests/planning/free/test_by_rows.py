@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from outgrow.analysis.cost import Cost, with_parts
 from outgrow.errors import NotApplicable
 from outgrow.ir.graph import Graph
 from outgrow.ir.text import parse_graph
 from outgrow.operators.rows import JOINT_IN_PLACE
-from outgrow.plan import Budget, ByRows, Move
+from outgrow.plan import Budget, ByLayout, ByRows, Move, Reuse
 from outgrow.planning.bound.bound import bound_seconds
 from outgrow.planning.floor import floor_of
 from outgrow.planning.free.by_rows import run_by_rows
@@ -16,7 +17,8 @@ from outgrow.planning.free.free import free_rewrites
 from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem
 from outgrow.rewriting.derive import apply_laws
-from tests.planning.test_planners import problem_of
+from outgrow.simulation import replay
+from tests.planning.test_planners import MACHINE, problem_of
 from tests.verified import verify_derived
 
 LOSS = """
@@ -86,6 +88,32 @@ def test_no_plan_beats_the_bound_where_the_joint_op_is_quicker(prove: bool) -> N
         plan = planned(replace(quick, budget=Budget(budget_bytes)), prove=prove).plan
         assert plan.predicted.seconds >= plan.bound_seconds * (1 - 1e-6)
     assert bound_seconds(quick) < bound_seconds(found)
+
+
+def test_no_plan_beats_the_bound_where_both_ops_need_less_alone() -> None:
+    """Of few logits, the rows that go at a time are all of them, and as one they read what each reads by itself."""
+    graph = parse_graph(
+        """
+        storage x input 32
+        storage t 32
+        storage s 64
+        storage l 128
+        storage a 128
+        storage b 128
+        value %x: x@0 f32[4,2]
+        %t: t@0 f32[4,2] = my.labels(%x)
+        %s: s@0 f32[4,4] = my.other(%x)
+        %l: l@0 f32[4,8] = my.logits(%t)
+        loss: %a: a@0 f32[4,8] = aten.nll_loss_backward.default(%l, %l, %t, None, 1, -100, %t)
+        back: %b: b@0 f32[4,8] = aten._log_softmax_backward_data.default(%a, %l, 1, :torch.float32)
+        return %s
+        """
+    )
+    costs = with_parts(graph, {op.name: Cost(1.0, 40 * (op.name == "back")) for op in graph.ops})
+    found = Problem(graph, costs, MACHINE, Budget(1), minimum_bytes=32)
+    decisions = (ByLayout("loss"), Reuse("back"))
+    alone = replay(apply_laws(graph, decisions), costs, MACHINE)
+    assert alone.seconds >= bound_seconds(replace(found, budget=Budget(alone.peak_bytes))) * (1 - 1e-6)
 
 
 @pytest.mark.parametrize(

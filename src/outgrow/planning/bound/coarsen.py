@@ -13,8 +13,9 @@ Every outline is optimistic, so fewer moments or fewer storages can only lower t
     A. Memory is asked for at the chosen moments alone. What happens between two of them is free of it.
     B. A storage that is not outlined counts where an op touches it, and nowhere else.
     C. The ops from the first write to a parameter or to optimizer state on (`planning.free.early_updates`), and the
-       gradients of convolutions' weights (`planning.free.waiting`), may run at any time after the last op they conflict
-       with, need no memory, and what only they use need not be held.
+       gradients of convolutions' weights (`planning.free.waiting`), and the first of two ops that can run as one, by
+       rows, may run at any time after the last op they conflict with, need no memory, and what only they use need not
+       be held.
     D. A result may share the memory of an operand that the op has a form to write over. If all such operands are used
        again, one was built again.
     E. A storage is built again by one run of the dearest op that wrote it; all results of an op come from one run.
@@ -23,8 +24,8 @@ Every outline is optimistic, so fewer moments or fewer storages can only lower t
     F. Where storages with the same rests are taken as one (`merged`), its price a byte is the lowest among them. Then
        no operand has to be built again (D) or be there (E), and state that has rests is left out (H).
 
-    G. Ops that can be taken apart are, those that can run as one or by operand do, and no op reads an operand of which
-       only the layout matters (`free.loosest`).
+    G. Ops that can be taken apart are, those that can go by operand do, what the first of two that can run as one makes
+       takes no room, and no op reads an operand of which only the layout matters (`free.loosest`).
     H. What may be stowed between steps (`planning.leaving`) is in the tier when the step begins, at no cost, and on the
        device as far as a plan likes; when the step ends, it may be wherever it is. If updates write it, it goes out at
        some time in the step, unless it is on the device throughout; if only updates use it, it comes in as well.
@@ -46,6 +47,7 @@ from outgrow.ir.graph import DEVICE, Graph, Op, Ref
 from outgrow.operators.effects import is_repeatable
 from outgrow.operators.in_place import IN_PLACE
 from outgrow.operators.parts import operands_of_weight_gradient
+from outgrow.operators.rows import pairs
 from outgrow.planning.bound.outline import Copy, Outline, Overwrite, Repeat, Rest, State
 from outgrow.planning.free.free import loosest
 from outgrow.planning.leaving import idle, leaving, stowing
@@ -94,11 +96,16 @@ class Study:
 
 def study(problem: Problem) -> Study:
     """Return what is true of a problem whatever the moments."""
+    joining = {first.name for first, _, _ in pairs(problem.graph)}
     problem = loosest(problem)
     graph = problem.graph
     end = first_update(graph)
     ops = graph.ops[:end]
-    waiting = {step for step, op in enumerate(ops) if operands_of_weight_gradient(op) is not None}
+    waiting = {
+        step
+        for step, op in enumerate(ops)
+        if operands_of_weight_gradient(op) is not None or (op.name in joining and not _written_bytes(graph, op))
+    }
     life = lifetimes(graph)
     may_leave = leaving(problem, graph)
     may_stow, may_rest = stowing(graph, may_leave), idle(problem, graph)
@@ -129,6 +136,10 @@ def study(problem: Problem) -> Study:
             name for name in points if name in may_stow and life[name].birth < 0 and writers.get(name, [-1])[0] >= end
         ),
     )
+
+
+def _written_bytes(graph: Graph, op: Op) -> int:
+    return sum(graph.storages[name].size_bytes for name in graph.written(op))
 
 
 def _needs(

@@ -26,14 +26,22 @@ def _ways(problem: Problem, graph: Graph) -> Iterator[ByRows]:
             yield ByRows(first.name, second.name)
 
 
-def quickest(problem: Problem) -> Mapping[str, Cost]:
-    """Return the costs of a problem, in which two ops that run as one take no longer than both."""
-    costs, found = problem.costs, dict[str, Cost]()
-    for first, second, one in pairs(problem.graph):
-        if one.name in costs:
-            both = problem.seconds_of(first) + problem.seconds_of(second)
-            found[one.name] = replace(costs[one.name], seconds=min(costs[one.name].seconds, both))
-    return {**costs, **found} if found else costs
+def either_way(problem: Problem, graph: Graph) -> tuple[Graph, Mapping[str, Cost]]:
+    """Return a graph and costs that ask for no more than a step in which two ops run as one, or one after the other.
+
+    What the first of them makes takes no room, and both take no longer, and no more workspace, than as one.
+    """
+    storages, costs = dict(graph.storages), dict(problem.costs)
+    _, found = run_by_rows(problem, graph)
+    for first, second, one in pairs(graph) if found else ():
+        if ByRows(first.name, second.name) in found:
+            joint, both = costs[one.name], problem.seconds_of(first) + problem.seconds_of(second)
+            share = min(1.0, joint.seconds / both) if both else 1.0
+            for name in (first.name, second.name):
+                workspace = min(costs[name].workspace_bytes, joint.workspace_bytes)
+                costs[name] = replace(costs[name], seconds=share * costs[name].seconds, workspace_bytes=workspace)
+            storages |= {name: replace(storages[name], size_bytes=0) for name in graph.written(first)}
+    return replace(graph, storages=storages), costs
 
 
 def spared_seconds(problem: Problem) -> float:

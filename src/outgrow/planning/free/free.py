@@ -18,7 +18,7 @@ from outgrow.planning.floor import floor_of
 from outgrow.planning.free.admitted import admitted
 from outgrow.planning.free.apart import all_apart, taken_apart
 from outgrow.planning.free.by_operand import all_in_turn, put_in_turn
-from outgrow.planning.free.by_rows import quickest, run_by_rows
+from outgrow.planning.free.by_rows import either_way, run_by_rows
 from outgrow.planning.free.early_updates import early_updates
 from outgrow.planning.free.resting import put_to_rest
 from outgrow.planning.free.reuse import loose_reuses, reuses
@@ -74,12 +74,11 @@ def layouts_asked(_problem: Problem, graph: Graph) -> tuple[Graph, tuple[ByLayou
 
 
 def loosest(problem: Problem) -> Problem:
-    """Return the problem whose ops ask for least: in parts, by rows, by operand, and without operands of which only the
-    layout matters.
+    """Return the problem whose ops ask for least: in parts, by operand, and without operands of which only the layout
+    matters; two that can run as one ask for no more than in either way.
 
-    Whatever a plan does with an op, the plan that does the same with its parts is as quick and needs no more; so is one
-    that runs two ops as one, if that counts no more seconds than both.
+    Whatever a plan does with an op, the plan that does the same with its parts is as quick and needs no more.
     """
-    joint, _ = run_by_rows(problem, all_apart(problem, problem.graph))
-    graph, _ = layouts_asked(problem, all_in_turn(problem, joint))
-    return replace(problem, graph=graph, costs=quickest(problem))
+    apart, costs = either_way(problem, all_apart(problem, problem.graph))
+    graph, _ = layouts_asked(problem, all_in_turn(problem, apart))
+    return replace(problem, graph=graph, costs=costs)
