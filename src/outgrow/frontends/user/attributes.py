@@ -73,10 +73,7 @@ class Settled:
 
     def leave(self) -> None:
         """Set it as the step does."""
-        if self.value is MISSING:
-            vars(self.owner).pop(self.name, None)
-        else:
-            vars(self.owner)[self.name] = self.value
+        self.location.write(self.value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,13 +75,13 @@ class Did:
         """Describe all of it, but for what it left at some places."""
         keys = {place.key for place in places}
         ends = [(place.key, content(end)) for place, end in self._ends().items() if place.key not in keys]
-        filled = [(item.location.key, content(item.copy)) for item in self.changed if isinstance(item, Filled)]
+        filled = [(item.location.key, content(item.contents)) for item in self.changed if isinstance(item, Filled)]
         filled += [(id(item.owner), content(item.contents)) for item in self.settled if isinstance(item, Contents)]
         return (self.program, *map(content, self.returned), *ends, *filled)
 
     def _ends(self) -> dict[Location, object]:
-        ends = {item.location: item.value for item in self.changed if isinstance(item, Changed)}
-        return ends | {item.location: item.value for item in self.settled if isinstance(item, Settled)}
+        left = (*self.changed, *self.settled)
+        return {item.location: item.value for item in left if isinstance(item, Changed | Settled)}
 
 
 def counted(first: Did, traced_anew: Callable[[], Did]) -> tuple[Count, ...]:

@@ -57,23 +57,23 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """A container, or an array, to which a step has given other entries, with copies from before and with these."""
+    """A container, or an array, to which a step has given other `contents`, a copy of these, and one from before."""
 
     location: Location
     before: Container | Array
-    copy: Container | Array
+    contents: Container | Array
 
     def leave(self) -> None:
         """Give the container the entries that the step gives it."""
         there = self.location.read()
-        if type(there) is type(self.copy):
-            change(there, self.before, self.copy)
+        if type(there) is type(self.contents):
+            change(there, self.before, self.contents)
 
     def still_holds(self) -> bool:
         """Whether the step would change the same: of large ones few entries are described."""
         there = self.location.read()
-        is_looked_at = is_sampled(self.before) and type(there) is type(self.copy)
-        return not is_looked_at or has_still(there, self.before, self.copy, is_same)
+        is_looked_at = is_sampled(self.before) and type(there) is type(self.contents)
+        return not is_looked_at or has_still(there, self.before, self.contents, is_same)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,10 +39,8 @@ def renewed(item: Item, anew: frozenset[int], made: Made) -> Item:
     match item:
         case Settled() | Changed():
             return replace(item, value=_copied(item.value, anew, made)) if anew else item
-        case Contents():
+        case Contents() | Filled():
             return replace(item, contents=_copied(item.contents, anew, made)) if anew else item
-        case Filled():
-            return replace(item, copy=_copied(item.copy, anew, made)) if anew else item
 
 
 def _left(did: Did) -> Iterator[Item]:
@@ -56,13 +54,7 @@ def _key(item: Item) -> object:
 
 
 def _value(item: Item) -> object:
-    match item:
-        case Settled() | Changed():
-            return item.value
-        case Contents():
-            return item.contents
-        case Filled():
-            return item.copy
+    return item.value if isinstance(item, Settled | Changed) else item.contents
 
 
 def _new(item: Item) -> Iterator[object]:
@@ -70,9 +62,8 @@ def _new(item: Item) -> Iterator[object]:
     if isinstance(item, Settled | Changed):
         yield item.value
         return
-    after = item.contents if isinstance(item, Contents) else item.copy
     known = {id(entry) for entry in entries(item.before)}
-    yield from (entry for entry in entries(after) if id(entry) not in known)
+    yield from (entry for entry in entries(item.contents) if id(entry) not in known)
 
 
 def _is_held(value: object) -> bool:
