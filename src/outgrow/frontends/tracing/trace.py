@@ -68,7 +68,7 @@ from outgrow.frontends.user.state import (
     Training,
     hyper_parameters,
     preserved,
-    set_hyper_parameters,
+    put,
     state_tensors,
     trained,
 )
@@ -266,7 +266,8 @@ def _trace(
         twins.drawn = stack.enter_context(generator_traced())
         schedulers = stack.enter_context(schedulers_put_off())
         helpers = stack.enter_context(helpers_noted(_modules(owners), [*outside.modules(), *_modules(leaves)]))
-        set_hyper_parameters(training, dict(zip(hyper, symbols, strict=True)))
+        for slot, number in zip(hyper, symbols, strict=True):
+            put(slot, number, training)
         stack.enter_context(_gradients_noted(training, run))
         plain, numbers, flags = plain_state(training), numbers_of(training), trained(training)
         one_thread = torch.autograd.set_multithreading_enabled(False)

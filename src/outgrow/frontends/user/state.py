@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeGuard
 
 import torch
 import torch.utils._pytree as pytree
-from torch import Tensor, nn
+from torch import SymFloat, SymInt, Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement
 from torch.nn.parameter import is_lazy
@@ -334,20 +334,21 @@ def read(slot: StateSlot, training: Training) -> Tensor | float | None:
             return value if element is None or value is None else value[element]
 
 
-def put(slot: StateSlot, value: Tensor | float | None, training: Training) -> None:
+def put(slot: StateSlot, value: Tensor | float | SymFloat | SymInt | None, training: Training) -> None:
     """Hang a tensor, or a number of an optimizer, in `slot`; None empties it."""
     match slot:
         case BufferSlot(model, name):
             module, last = _place(training, model, name)
-            assert not isinstance(value, int | float), "a buffer is a tensor"
+            assert value is None or isinstance(value, Tensor), "a buffer is a tensor"
             module._buffers[last] = value
         case GradientSlot(parameter):
-            assert not isinstance(value, int | float), "and so is a gradient"
+            assert value is None or isinstance(value, Tensor), "and so is a gradient"
             _parameter(parameter, training).grad = value
         case OptimizerSlot(optimizer, parameter, key):
             _put_entry(training.optimizers[optimizer].state[_parameter(parameter, training)], key, value)
-        case GroupSlot(optimizer, group, key):
-            _put_entry(training.optimizers[optimizer].param_groups[group], key, value)
+        case GroupSlot(optimizer, group, key, element):
+            entries = training.optimizers[optimizer].param_groups[group]
+            _put_entry(entries, key, value if element is None else _with_element(entries[key], element, value))
         case ParameterSlot():
             raise AssertionError(f"a captured step never exchanges {slot}")
 
@@ -357,6 +358,12 @@ def _put_entry(entries: dict[str, Any], key: str, value: object) -> None:
         entries.pop(key, None)
     else:
         entries[key] = value
+
+
+def _with_element(items: Sequence[object], element: int, value: object) -> Sequence[object]:
+    """Return a tuple or a list with another element."""
+    changed = [value if at == element else item for at, item in enumerate(items)]
+    return tuple(changed) if isinstance(items, tuple) else changed
 
 
 def _parameter(slot: ParameterSlot, training: Training) -> nn.Parameter:
@@ -376,18 +383,6 @@ def _place(training: Training, model: int, name: str) -> tuple[nn.Module, str]:
         assert below is not None, f"{name} is in a module"
         module = below
     return module, last
-
-
-def set_hyper_parameters(training: Training, values: Mapping[GroupSlot | OptimizerSlot, Any]) -> None:
-    """Write `values` into the parameter groups, and into the state of parameters."""
-    for slot, value in values.items():
-        if isinstance(slot, OptimizerSlot) or slot.element is None:
-            put(slot, value, training)
-        else:
-            group = training.optimizers[slot.optimizer].param_groups[slot.group]
-            items: Sequence[object] = group[slot.key]
-            changed = [value if at == slot.element else item for at, item in enumerate(items)]
-            group[slot.key] = tuple(changed) if isinstance(items, tuple) else changed
 
 
 @contextmanager
