@@ -337,30 +337,27 @@ def next_step(
     All is as before at the end. What is yielded is to be given what the next step settles; it raises `Read` if one of
     these objects is elsewhere then, where the step after that may read it.
     """
-    attributes = Attributes.of(item.owner for item in (*settled, *left))
-    for item in settled:
-        item.leave()
-    shared: dict[int, object] = {}  # what several owners have stays one container
-    for item in left:
-        table, refusing = vars(item.owner), item.refusing()
-        there = table.get(item.name)
-        if is_container(there) and id(there) not in shared:
-            shared[id(there)] = _all_refusing(there, refusing, item)
-        table[item.name] = shared.get(id(there), refusing)
-    own = {id(vars(item.owner)[item.name]) for item in left}
+    with attributes_kept(item.owner for item in (*settled, *left)):
+        for item in settled:
+            item.leave()
+        shared: dict[int, object] = {}  # what several owners have stays one container
+        for item in left:
+            table, refusing = vars(item.owner), item.refusing()
+            there = table.get(item.name)
+            if is_container(there) and id(there) not in shared:
+                shared[id(there)] = _all_refusing(there, refusing, item)
+            table[item.name] = shared.get(id(there), refusing)
+        own = {id(vars(item.owner)[item.name]) for item in left}
 
-    def check_unmoved(found: Sequence[Settled | Contents]) -> None:
-        for item in found:
-            values = item.contents if isinstance(item, Contents) else item.value
-            stays = isinstance(item, Contents) and id(item.container()) in own
-            for leaf in () if stays else _leaves(values):
-                if isinstance(leaf, _Refusing):
-                    leaf.refuse()
+        def check_unmoved(found: Sequence[Settled | Contents]) -> None:
+            for item in found:
+                values = item.contents if isinstance(item, Contents) else item.value
+                stays = isinstance(item, Contents) and id(item.container()) in own
+                for leaf in () if stays else _leaves(values):
+                    if isinstance(leaf, _Refusing):
+                        leaf.refuse()
 
-    try:
         yield check_unmoved
-    finally:
-        attributes.put_back()
 
 
 class _Refusing(Unreadable):
