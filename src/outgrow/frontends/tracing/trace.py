@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from threading import RLock, get_ident
+from threading import RLock
 from typing import TypeAlias
 
 import sympy
@@ -407,11 +407,8 @@ def _distinct(before: Mapping[StateSlot, Tensor]) -> dict[Slot, Tensor]:
 @contextmanager
 def _gradients_noted(training: Training, run: Noticed) -> Iterator[None]:
     """Note what hangs in `p.grad` whenever an optimizer makes its step; refuse one that was not named."""
-    own = get_ident()
 
-    def note(optimizer: Optimizer, _args: object, _kwargs: object) -> None:
-        if get_ident() != own:  # somebody else trains beside
-            return
+    def note(optimizer: Optimizer) -> None:
         if optimizer not in training.optimizers:
             raise Uncapturable(
                 f"the step uses an optimizer ({type(optimizer).__name__}) that was not named; "

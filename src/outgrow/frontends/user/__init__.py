@@ -17,6 +17,7 @@ outside        the numbers at these locations, things that a step uses, and its 
 counts         which numbers a step only counts up
 taken          what a step takes out of what is outside, so that it is gone
 escapes        what a step keeps that has no content
+own_thread     what other threads do meanwhile
 behind         what a step returns that autograd has made
 unfinished     whether a function has done its work when it returns
 set_data       tensors that a step gives the memory of others

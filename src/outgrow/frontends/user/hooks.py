@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import get_ident
 from types import FunctionType
 from typing import Any, TypeAlias
 
@@ -32,17 +33,19 @@ _OF_ALL: tuple[Table, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class _Passing:
-    """A hook of a capture, which is none of the user's."""
+    """A hook of a capture, which is none of the user's; what other threads train is no part of the step."""
 
-    hook: Callable[[Optimizer, object, object], None]
+    hook: Callable[[Optimizer], None]
+    thread: int = field(default_factory=get_ident)
 
-    def __call__(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
-        self.hook(optimizer, args, kwargs)
+    def __call__(self, optimizer: Optimizer, _args: object, _kwargs: object) -> None:
+        if get_ident() == self.thread:
+            self.hook(optimizer)
 
 
 @contextmanager
-def before_optimizers(hook: Callable[[Optimizer, object, object], None]) -> Iterator[None]:
-    """Within this context, call a hook of a capture before each step of any optimizer, in any thread."""
+def before_optimizers(hook: Callable[[Optimizer], None]) -> Iterator[None]:
+    """Within this context, call a hook of a capture before each step of any optimizer, in this thread."""
     handle = register_optimizer_step_pre_hook(_Passing(hook))
     try:
         yield

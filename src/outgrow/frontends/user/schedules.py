@@ -9,7 +9,6 @@ is that refuses to be read.
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from threading import get_ident
 from unittest.mock import patch
 
 import torch.utils._pytree as pytree
@@ -19,6 +18,7 @@ from torch.optim.optimizer import Optimizer
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.user.hooks import before_optimizers
+from outgrow.frontends.user.own_thread import in_own_thread
 from outgrow.frontends.user.unreadable import Unreadable
 
 _RATES = ("_last_lr",)
@@ -49,11 +49,9 @@ class _Early(Unreadable):
 class Schedulers:
     """The schedulers whose steps were put off while the user's step was traced, in their order.
 
-    `withheld` are the tables in which something cannot be read since, with what was there. What threads do that are
-    not the one of `thread` is no part of the step.
+    `withheld` are the tables in which something cannot be read since, with what was there.
     """
 
-    thread: int = field(default_factory=get_ident)
     waiting: list[LRScheduler] = field(default_factory=list[LRScheduler])
     withheld: list[tuple[dict[str, object], str, object]] = field(
         default_factory=list[tuple[dict[str, object], str, object]]
@@ -101,9 +99,9 @@ class Schedulers:
             raise Uncapturable("the step asks for the learning rate after scheduler.step(); ask after the step")
         return [group["lr"] for group in scheduler.optimizer.param_groups]
 
-    def check_is_over(self, optimizer: Optimizer, _args: object, _kwargs: object) -> None:
+    def check_is_over(self, optimizer: Optimizer) -> None:
         """Refuse an optimizer's step after one of its schedulers was put off."""
-        if get_ident() == self.thread and any(scheduler.optimizer is optimizer for scheduler in self.waiting):
+        if any(scheduler.optimizer is optimizer for scheduler in self.waiting):
             raise Uncapturable(
                 f"{type(optimizer).__name__}.step follows scheduler.step(); "
                 "call the scheduler after the last step of its optimizer, and make it outside of the step: a new one "
@@ -120,8 +118,8 @@ def schedulers_put_off() -> Iterator[Schedulers]:
             stack.enter_context(before_optimizers(found.check_is_over))
             for kind in _kinds(LRScheduler):
                 if "step" in vars(kind):
-                    stack.enter_context(patch.object(kind, "step", _method(found.put_off, kind.step, found.thread)))
-            rates = _method(found.rates, LRScheduler.get_last_lr, found.thread)
+                    stack.enter_context(patch.object(kind, "step", in_own_thread(found.put_off, kind.step)))
+            rates = in_own_thread(found.rates, LRScheduler.get_last_lr)
             stack.enter_context(patch.object(LRScheduler, "get_last_lr", rates))
             yield found
     finally:
@@ -132,12 +130,3 @@ def _kinds(kind: type[LRScheduler]) -> Iterator[type[LRScheduler]]:
     yield kind
     for child in kind.__subclasses__():
         yield from _kinds(child)
-
-
-def _method(function, original, thread):  # noqa: ANN001, ANN202 - of any signature
-    """Return a function, which a class binds to its instances, for one thread; for others it is the original one."""
-
-    def method(scheduler, *args, **kwargs):  # noqa: ANN001, ANN002, ANN003, ANN202
-        return (function if get_ident() == thread else original)(scheduler, *args, **kwargs)
-
-    return method

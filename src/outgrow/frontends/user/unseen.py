@@ -15,7 +15,6 @@ tensor.numpy()      and its like read contents without an operator, which a plan
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from threading import get_ident
 from typing import NoReturn
 from unittest.mock import patch
 
@@ -26,6 +25,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.user.devices import CPU
+from outgrow.frontends.user.own_thread import in_own_thread
 from outgrow.frontends.user.set_data import DATA, SetData
 from outgrow.frontends.user.sharing import geometry
 from outgrow.frontends.user.state import BatchSlot, ConstantSlot, Slot, StateSlot, title, title_of_argument
@@ -73,25 +73,21 @@ def nothing_unseen(
     that can be followed; to the end of the block.
     """
     refused: list[Uncapturable] = []
-    own = get_ident()  # what others do meanwhile is no part of the step
     data = SetData(held, twin, given)
     names = {id(tensor): title(slot) for slot, tensor in held.items()}
 
-    def refuse(message: str) -> NoReturn:
+    def refuse(message: str, *_given: object, **_named: object) -> NoReturn:
         refused.append(Uncapturable(message))
         raise refused[0]
 
     def set_content(tensor: Tensor, content: Tensor) -> None:
-        if get_ident() != own:
-            DATA.__set__(tensor, content)
-            return
         why = data.set(tensor, content)
         if why is not None:
             refuse(why)
 
     def reading(name: str, read: Callable[..., object]) -> Callable[..., object]:
         def content(tensor: Tensor, *args: object, **kwargs: object) -> object:
-            if get_ident() == own and not isinstance(tensor, FakeTensor):
+            if not isinstance(tensor, FakeTensor):
                 what = names.get(id(tensor), f"a tensor of shape {tuple(tensor.shape)}")
                 refuse(
                     f"the step reads the content of {what} (by {name}), which may be another one in later calls, and "
@@ -99,18 +95,19 @@ def nothing_unseen(
                 )
             return read(tensor, *args, **kwargs)
 
-        return content
+        return in_own_thread(content, read)
 
     with ExitStack() as stack:
         for name in _READING:
             read = reading(name, getattr(Tensor, name))
             stack.enter_context(patch.object(Tensor, name, read))
-        stack.enter_context(patch.object(Tensor, "tolist", _of_few(Tensor.tolist)))
+        stack.enter_context(patch.object(Tensor, "tolist", in_own_thread(_of_few(Tensor.tolist), Tensor.tolist)))
         stack.enter_context(data.undone())
-        stack.enter_context(patch.object(Tensor, "data", property(DATA.__get__, set_content)))
+        setter = in_own_thread(set_content, DATA.__set__)
+        stack.enter_context(patch.object(Tensor, "data", property(DATA.__get__, setter)))
         for (owner, name), message in _REFUSED.items():
             if home != CPU or (owner, name) not in _OF_CUDNN:
-                refusing = _refusing(getattr(owner, name), partial(refuse, message))
+                refusing = in_own_thread(partial(refuse, message), getattr(owner, name))
                 stack.enter_context(patch.object(owner, name, refusing))
         yield data
     if refused:
@@ -118,11 +115,10 @@ def nothing_unseen(
 
 
 def _of_few(read: Callable[[Tensor], object]) -> Callable[[Tensor], object]:
-    """Return what makes a list of a tensor: of few numbers by operators, but for other threads."""
-    own = get_ident()
+    """Return what makes a list of a tensor: of few numbers by operators."""
 
     def tolist(tensor: Tensor) -> object:
-        is_real = get_ident() == own and not isinstance(tensor, FakeTensor)
+        is_real = not isinstance(tensor, FakeTensor)
         return _listed(tensor.detach()) if is_real and tensor.numel() <= _MOST_LISTED else read(tensor)
 
     return tolist
@@ -131,18 +127,6 @@ def _of_few(read: Callable[[Tensor], object]) -> Callable[[Tensor], object]:
 def _listed(tensor: Tensor) -> object:
     """Return what is in a tensor as `tolist` does, by operators."""
     return [_listed(item) for item in tensor.unbind()] if tensor.dim() else tensor.item()
-
-
-def _refusing(function: Callable[..., None], refuse: Callable[[], NoReturn]) -> Callable[..., None]:
-    """Return a function that is refused, but for other threads."""
-    own = get_ident()
-
-    def called(*values: object, **named: object) -> None:
-        if get_ident() == own:
-            refuse()
-        function(*values, **named)
-
-    return called
 
 
 @contextmanager
