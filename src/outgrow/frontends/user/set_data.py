@@ -57,6 +57,11 @@ class SetData:
         """Whether the `.data` of a tensor was set, and what it had is not back."""
         return id(self._twin(tensor)) in self._before
 
+    def name_of(self, tensor: Tensor) -> str:
+        """Return what a tensor is called in a message."""
+        slot = self._held.get(id(tensor))
+        return f"a tensor of shape {tuple(tensor.shape)}" if slot is None else title(slot)
+
     def set(self, tensor: Tensor, content: Tensor) -> str | None:
         """Let a tensor have the memory of another one; return why it cannot, if so."""
         there, new = self._twin(tensor), self._twin(content)
@@ -65,11 +70,10 @@ class SetData:
         slot = self._held.get(id(tensor))
         is_back = id(there) in self._before and geometry(new) == geometry(self._before[id(there)][1])
         if not (self._is_own(tensor, slot) and (is_back or self._is_made(new)) and _form(there) == _form(new)):
-            what = f"a tensor of shape {tuple(tensor.shape)}" if slot is None else title(slot)
             return (
-                f"the step sets the .data of {what} to a tensor that it has not made, or that lies otherwise, or the "
-                "tensor comes from outside; write into it (under torch.no_grad(), with copy_), assign p.grad itself, "
-                "or do this outside of the step"
+                f"the step sets the .data of {self.name_of(tensor)} to a tensor that it has not made, or that lies "
+                "otherwise, or the tensor comes from outside; write into it (under torch.no_grad(), with copy_), "
+                "assign p.grad itself, or do this outside of the step"
             )
         proxies = get_proxy_mode()
         assert proxies is not None, "a step is traced"

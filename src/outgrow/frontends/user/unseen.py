@@ -74,7 +74,6 @@ def nothing_unseen(
     """
     refused: list[Uncapturable] = []
     data = SetData(held, twin, given)
-    names = {id(tensor): title(slot) for slot, tensor in held.items()}
 
     def refuse(message: str, *_given: object, **_named: object) -> NoReturn:
         refused.append(Uncapturable(message))
@@ -88,10 +87,10 @@ def nothing_unseen(
     def reading(name: str, read: Callable[..., object]) -> Callable[..., object]:
         def content(tensor: Tensor, *args: object, **kwargs: object) -> object:
             if not isinstance(tensor, FakeTensor):
-                what = names.get(id(tensor), f"a tensor of shape {tuple(tensor.shape)}")
                 refuse(
-                    f"the step reads the content of {what} (by {name}), which may be another one in later calls, and "
-                    "would not be read again; do this outside of the step, or keep what it holds as numbers beside it"
+                    f"the step reads the content of {data.name_of(tensor)} (by {name}), which may be another one in "
+                    "later calls, and would not be read again; do this outside of the step, or keep what it holds as "
+                    "numbers beside it"
                 )
             return read(tensor, *args, **kwargs)
 
