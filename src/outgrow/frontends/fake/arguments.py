@@ -35,8 +35,12 @@ class Invoked:
         return tensors_of(self.leaves)
 
     def written(self) -> list[Tensor]:
-        """Return the tensors that it may write."""
-        return written_by(self.func, self.args, self.kwargs)
+        """Return the tensors that it may write: as an operator says, or in silence; or all that a function is given."""
+        func, args = self.func, self.args
+        if not isinstance(func, OpOverload):
+            return self.tensors
+        silently = [args[at] for at in hidden_writes(str(func), args)] if writes_in_silence(func) else []
+        return tensors_of(leaves_of(silently, written_arguments(func, args, self.kwargs) if writes(func) else []))
 
     def exchanged(self, of: Callable[[Tensor], object]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return what it is given, with something else in place of each tensor."""
@@ -104,14 +108,6 @@ def writes(func: object) -> bool:
 def writes_in_silence(func: object) -> bool:
     """Whether an operator may write what it is given although its schema does not say so."""
     return str(func) in HIDDEN_WRITES
-
-
-def written_by(func: object, args: Sequence[object], kwargs: Mapping[str, object]) -> list[Tensor]:
-    """Return the tensors that a call may write: as an operator says, or in silence; or all that a function is given."""
-    if not isinstance(func, OpOverload):
-        return tensors_of(leaves_of(args, kwargs))
-    silently = [args[at] for at in hidden_writes(str(func), args)] if writes_in_silence(func) else []
-    return tensors_of(leaves_of(silently, written_arguments(func, args, kwargs) if writes(func) else []))
 
 
 def written_arguments(func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> list[object]:

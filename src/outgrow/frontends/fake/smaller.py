@@ -39,7 +39,7 @@ def as_smaller_ones(func: OpOverload, args: Sequence[object], kwargs: Mapping[st
     """
     operands, results = tensors_of(leaves_of(args, kwargs)), tensors_of(leaves_of(returned))
     is_by_places = _is_by_places(operands, results)
-    if not (is_by_places or _is_of_several_types(operands)) or not _may_run(func, operands):
+    if not (is_by_places or _is_of_several_types(operands)) or not (_is_pure(func) and can_run(operands)):
         return returned
     forms = forms_given(func, args, kwargs, _smaller)
     if forms is None or len(forms) != len(results):
@@ -89,13 +89,9 @@ def _has_ties(tensor: Tensor) -> bool:
     return len(set(strides)) < len(strides) or len(set(_smaller(tensor).strides)) < len(set(tensor.stride()))
 
 
-def _may_run(func: OpOverload, operands: Sequence[Tensor]) -> bool:
-    """Whether an operator makes new tensors of others and does nothing else, wherever their places are."""
-    return _is_pure(func) and can_run(operands)
-
-
 @cache
 def _is_pure(func: OpOverload) -> bool:
+    """Whether an operator makes new tensors of others and does nothing else, wherever their places are."""
     if func.namespace != "aten" or writes(func) or torch.Tag.nondeterministic_seeded in func.tags:
         return False
     return not any(

@@ -58,12 +58,10 @@ def of_all() -> tuple[tuple[int, ...], ...]:
 
     Another thread may capture a step meanwhile.
     """
-    tables = [tuple([key for key in tuple(table) if not _is_passing(table.get(key))]) for table in _OF_ALL if table]
+    tables = [
+        tuple([key for key in tuple(table) if not isinstance(table.get(key), _Passing)]) for table in _OF_ALL if table
+    ]
     return tuple([keys for keys in tables if keys])
-
-
-def _is_passing(hook: object) -> bool:
-    return isinstance(hook, _Passing)
 
 
 def of_module(module: nn.Module) -> tuple[Table, ...]:
@@ -140,4 +138,4 @@ def hooks(models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> Itera
         *(table for optimizer in optimizers for table in of_optimizer(optimizer)),
     ]
     for table in tables:
-        yield from (hook for hook in tuple((table or {}).values()) if not _is_passing(hook))
+        yield from (hook for hook in tuple((table or {}).values()) if not isinstance(hook, _Passing))
