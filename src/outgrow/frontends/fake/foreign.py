@@ -13,11 +13,10 @@ import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
 from outgrow.errors import ReplayMismatch, Uncapturable
+from outgrow.frontends.fake.uncast import is_cast
 from outgrow.frontends.user.refusals import present_line
 
-_AUTOCAST = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
 _KNOWN = frozenset({"aten", "prim", "prims", "outgrow", "profiler", "quantized", "c10d", "_c10d_functional"})
-_has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 
 
 def check_casts(function: object) -> None:
@@ -25,8 +24,8 @@ def check_casts(function: object) -> None:
     overloads = _overloads(function)
     if not overloads:
         return
-    for kind, key in _AUTOCAST.items():
-        if torch.is_autocast_enabled(kind) and not all(_has_kernel(item.name(), key) for item in overloads):
+    for kind in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(kind) and not all(is_cast(item.name(), kind) for item in overloads):
             raise Uncapturable(
                 f"{present_line()}: under autocast {overloads[0]} may cast what it multiplies within its kernel, which "
                 f"no captured step repeats; call it within torch.autocast({kind!r}, enabled=False), or say what it "

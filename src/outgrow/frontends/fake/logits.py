@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from outgrow.frontends.fake.products import is_differentiated
+from outgrow.frontends.fake.uncast import is_cast
 
 _loss: Any = torch.binary_cross_entropy_with_logits
 _NAME, _MEAN = "aten::binary_cross_entropy_with_logits", 1
-_KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
 
 
 def logits_loss(
@@ -32,17 +32,10 @@ def logits_loss(
 ) -> Tensor:
     """Return what `torch.binary_cross_entropy_with_logits` returns; its gradient has the bits of eager when traced."""
     others = [item for item in (target, weight, pos_weight) if item is not None]
-    is_of_one_type = all(item.dtype is input.dtype for item in others) or _is_cast(input.device.type)
+    is_of_one_type = all(item.dtype is input.dtype for item in others) or is_cast(_NAME, input.device.type)
     if is_of_one_type or not is_differentiated(input) or any(item.requires_grad for item in others):
         return _loss(input, target, weight, pos_weight, reduction)
     return _LogitsLoss.apply(input, target, weight, pos_weight, reduction)
-
-
-def _is_cast(kind: str) -> bool:
-    """Whether autocast is on for devices of a kind, and casts what the loss is given."""
-    return torch.is_autocast_enabled(kind) and torch._C._dispatch_has_kernel_for_dispatch_key(
-        _NAME, _KEYS.get(kind, "Autocast")
-    )
 
 
 class _LogitsLoss(torch.autograd.Function):

@@ -19,10 +19,10 @@ from torch import Tensor
 from outgrow.frontends.fake.fills import sum_of_picked
 from outgrow.frontends.fake.labels import OPERATORS, widened
 from outgrow.frontends.fake.products import is_transformed
+from outgrow.frontends.fake.uncast import is_cast
 
 _loss: Any = OPERATORS.cross_entropy_loss
 _MEAN = 1
-_AUTOCAST = "AutocastCPU"
 
 
 def cross_entropy_loss(
@@ -38,10 +38,7 @@ def cross_entropy_loss(
     is_picked = label_smoothing > 0.0 and reduction == _MEAN and not target.is_floating_point()
     if weight is None or not is_picked or input.device.type != "cpu" or is_transformed():
         return _loss(input, target, weight, reduction, ignore_index, label_smoothing)
-    rounds = torch.is_autocast_enabled("cpu") and torch._C._dispatch_has_kernel_for_dispatch_key(
-        "aten::cross_entropy_loss", _AUTOCAST
-    )
-    if not rounds:
+    if not is_cast("aten::cross_entropy_loss", "cpu"):
         return _smoothed(input, target, weight, ignore_index, label_smoothing)
     with torch.autocast("cpu", enabled=False):
         scores, weights = (item if item.dtype is torch.float64 else item.float() for item in (input, weight))

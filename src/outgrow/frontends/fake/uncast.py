@@ -14,6 +14,14 @@ from torch import Tensor
 from outgrow.errors import Uncapturable
 from outgrow.frontends.user.refusals import present_line
 
+_KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
+
+
+def is_cast(operator: str, kind: str) -> bool:
+    """Whether autocast is on for devices of a kind, and casts what an operator of this name is given."""
+    key = _KEYS.get(kind, "Autocast")
+    return torch.is_autocast_enabled(kind) and torch._C._dispatch_has_kernel_for_dispatch_key(operator, key)
+
 
 def uncast(name: str, own: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of torch of this name that is refused, with the user's line, under autocast.
