@@ -106,21 +106,14 @@ def joint(
     from elsewhere, piece by piece; and the numbers of those inputs. Gradients lie like the results, unless it is known
     how they are `arriving`. Autocast does in the backward pass what `casting` says.
     """
-    wanted = [isinstance(arg, Tensor) and arg.requires_grad and torch.is_grad_enabled() for arg in args]
+    numbered = enumerate(args) if torch.is_grad_enabled() else ()
+    wanted = {at: arg for at, arg in numbered if isinstance(arg, Tensor) and arg.requires_grad}
 
     def both(*given: Any) -> tuple[list[object], list[list[Tensor]], list[int]]:
-        triples = zip(given, args, wanted, strict=True)
-        primals = [
-            primal(item, arg) if is_wanted and isinstance(arg, Tensor) else item for item, arg, is_wanted in triples
-        ]
+        primals = [primal(item, wanted[at]) if at in wanted else item for at, item in enumerate(given)]
         before = [_history(item) for item in primals]
         lying = [geometry(item) if isinstance(item, Tensor) else () for item in primals]
-        pairs = zip(primals, wanted, strict=True)
-        leaves = {
-            at: get_gradient_edge(item)
-            for at, (item, is_wanted) in enumerate(pairs)
-            if is_wanted and isinstance(item, Tensor)
-        }
+        leaves = {at: get_gradient_edge(primals[at]) for at in wanted}
         results: list[Any] = list(module(*primals))
         _check_memory(module, primals, lying, leaves)
         written = _written(module, args, primals, before)
@@ -144,7 +137,7 @@ def joint(
             found = addends([results[at] for at in differentiable], [*leaves.values()], gradients)
         returned = [through.get(at, item) for at, item in enumerate(results)]
         for at in written:
-            if not wanted[at]:
+            if at not in wanted:
                 primals[at].detach_()  # it is what was given
         return [item.detach() if isinstance(item, Tensor) else item for item in returned], found, written
 
