@@ -8,6 +8,7 @@ configuration  what in attributes tells modules and optimizers what to do
 filling        how containers are copied, compared and filled
 attributes     what modules and optimizers keep in their attributes
 renewed        which containers a step makes anew
+functions      what a function sees beyond its own variables, and what it wraps
 reads          what the code of a function reads by name
 locations      where a value is that a step finds outside
 reach          which locations outside a step reaches by names

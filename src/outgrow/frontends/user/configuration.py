@@ -29,7 +29,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from outgrow.frontends.user import hooks
-from outgrow.frontends.user.drawn import wraps
+from outgrow.frontends.user.functions import wraps
 
 Known = dict[int, int]
 """For each container and configuration met before its number, so that each is described once."""

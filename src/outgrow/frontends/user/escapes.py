@@ -25,7 +25,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.types import py_sym_types
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.user.drawn import names_of
+from outgrow.frontends.user.functions import names_of
 from outgrow.frontends.user.living import living
 from outgrow.frontends.user.outside import Outside
 

@@ -18,7 +18,7 @@ from torch.optim.optimizer import (
 )
 from torch.utils import checkpoint
 
-from outgrow.frontends.user.drawn import is_filled
+from outgrow.frontends.user.functions import has_value
 
 Table: TypeAlias = Mapping[int, Callable[..., Any]]
 _NO_HOOKS: Table = {}
@@ -114,7 +114,7 @@ def is_checkpointed() -> bool:
 def _described(function: object) -> Hashable:
     if not isinstance(function, FunctionType):
         return function
-    cells = [cell for cell in function.__closure__ or () if is_filled(cell)]
+    cells = [cell for cell in function.__closure__ or () if has_value(cell)]
     return (function.__code__, *(_hashed(cell.cell_contents) for cell in cells))
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from torch import Tensor, nn
 
 from outgrow.frontends.user.configuration import TOLD_APART, is_opaque
-from outgrow.frontends.user.drawn import is_filled
+from outgrow.frontends.user.functions import has_value
 from outgrow.frontends.user.refusals import in_package, is_of_a_library
 
 MISSING = object()
@@ -111,7 +111,7 @@ class Location:
 
     def _variable(self) -> object:
         if isinstance(self.root, CellType):
-            return self.root.cell_contents if is_filled(self.root) else MISSING
+            return self.root.cell_contents if has_value(self.root) else MISSING
         return self.root.get(self.path[0], MISSING)
 
 

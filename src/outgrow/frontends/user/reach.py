@@ -28,7 +28,7 @@ from torch.autograd import Function
 from torch.optim import Optimizer
 
 from outgrow.frontends.user.configuration import NUMBERS, is_configuration, is_opaque, is_settled
-from outgrow.frontends.user.drawn import wrapped_by, wraps
+from outgrow.frontends.user.functions import wrapped_by, wraps
 from outgrow.frontends.user.hooks import hooks
 from outgrow.frontends.user.locations import MISSING, Location, is_of_a_package, is_of_the_user, of_class
 from outgrow.frontends.user.reads import IMPORT, SUPER, Path, reads
