@@ -14,7 +14,7 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_map_only
 
 from outgrow.frontends.fake.ambiguous import may_run
-from outgrow.frontends.fake.arguments import exchanged, form_of, leaves_of, tensors_of, writes
+from outgrow.frontends.fake.arguments import Invoked, form_of, writes
 from outgrow.frontends.fake.asked import zeros
 from outgrow.frontends.fake.literals import of_its_form
 
@@ -26,15 +26,16 @@ def returned_after_all(func: OpOverload, args: Sequence[object], kwargs: Mapping
 
     Fakes are made anew for it, so the mode of fake tensors must be on.
     """
-    operands = tensors_of(leaves_of(args, kwargs))
+    call = Invoked(func, args, kwargs)
+    operands = call.tensors
     if func is torch.ops.aten.nan_to_num_.default and operands[0].is_complex():
         return operands[0]
     if writes(func):
         return None
-    if all(item.numel() for item in operands) or not may_run(func, leaves_of(args, kwargs), operands):
+    if all(item.numel() for item in operands) or not may_run(func, call.leaves, operands):
         return None
     try:
-        own, named = exchanged((tuple(args), dict(kwargs)), lambda like: zeros(form_of(like)))
+        own, named = call.exchanged(lambda like: zeros(form_of(like)))
         with no_dispatch():
             found = func(*own, **named)
     except FAILURES:
