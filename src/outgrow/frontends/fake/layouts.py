@@ -24,15 +24,13 @@ from outgrow.ir.layout import dense_strides
 
 _ANGLE = torch.ops.aten.angle.default
 """The result is contiguous if the operand is complex; else it keeps the operand's permutation."""
-_LAYER_NORM_BACKWARD = torch.ops.aten.native_layer_norm_backward.default
-"""All of its results are contiguous; of others of `_CONTIGUOUS`, the first."""
 _CONTIGUOUS = (
     torch.ops.aten.mse_loss_backward.default,
     torch.ops.aten.smooth_l1_loss_backward.default,
     torch.ops.aten.huber_loss_backward.default,
     torch.ops.aten.log_sigmoid_forward.default,
     torch.ops.aten._log_softmax_backward_data.default,
-    _LAYER_NORM_BACKWARD,
+    torch.ops.aten.native_layer_norm_backward.default,
     torch.ops.aten.rrelu_with_noise.default,
     torch.ops.aten.pow.Scalar,
     torch.ops.aten.normal.Tensor_Tensor,
@@ -161,13 +159,12 @@ def as_kernels_lay_out(func: OpOverload, args: Sequence[object], returned: objec
         return (_suggested(args[1], first), *others)
     if func is _BATCH_NORM_BACKWARD and not args[_IS_TRAINING]:
         return (_contiguous(first), *others)
-    if func in (torch.ops.aten.log_sigmoid_forward.default, _LAYER_NORM_BACKWARD):
-        return tuple([_contiguous(item) if isinstance(item, Tensor) else item for item in (first, *others)])
     if func in _SCATTERED:
         return torch.empty_like(first) if repeats(first) else returned
     if func in _BY_FORMAT and first.dim() in FORMATS and first.is_contiguous(memory_format=FORMATS[first.dim()]):
         return returned
-    return (_contiguous(first), *others) if isinstance(returned, Sequence) else _contiguous(first)
+    results = tuple([_contiguous(item) if isinstance(item, Tensor) else item for item in (first, *others)])
+    return results if isinstance(returned, Sequence) else results[0]
 
 
 def _contiguous(fake: Tensor) -> Tensor:
