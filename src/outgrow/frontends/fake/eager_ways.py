@@ -38,13 +38,13 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn import functional as F
 from torch.nn.modules import activation
 from torch.nn.utils import clip_grad
 from torch.overrides import TorchFunctionMode
 from torch.utils import checkpoint
 from torch.utils._foreach_utils import _has_foreach_support
 
-import outgrow
 from outgrow.frontends.fake.alignments import ctc_loss
 from outgrow.frontends.fake.checked import found_if_well
 from outgrow.frontends.fake.extremes import EXTREMES
@@ -54,7 +54,7 @@ from outgrow.frontends.fake.foreign import check_casts
 from outgrow.frontends.fake.guessing import numbers_decide
 from outgrow.frontends.fake.labels import OPERATORS, nll_loss
 from outgrow.frontends.fake.logits import logits_loss
-from outgrow.frontends.fake.onehot import ONE_HOT
+from outgrow.frontends.fake.onehot import one_hot
 from outgrow.frontends.fake.products import product
 from outgrow.frontends.fake.smoothing import cross_entropy_loss
 from outgrow.frontends.fake.twice import IS_OLD, once
@@ -131,12 +131,11 @@ _EXCHANGED: Mapping[Callable[..., Any], Callable[..., Any]] = {
     Tensor.item: _item,
     Tensor.__deepcopy__: _copied,
     **{convert: _number_by(convert) for convert in (Tensor.__float__, Tensor.__int__, Tensor.__complex__)},
-    **ONE_HOT,
+    F.one_hot: one_hot,
     **UNCAST,
     **VALUES,
 }
 """Functions of torch, and what is called in their place."""
-_OURS = tuple(outgrow.__path__)
 _NONE = torch._C._disabled_torch_function_impl
 _decided = Tensor.__bool__
 
@@ -269,8 +268,7 @@ def _texts_of(kind: type) -> Mapping[str, Callable[..., Any]]:
     own: Any = kind.__repr__
 
     def text(self: object) -> str:
-        file = sys._getframe(1).f_code.co_filename
-        if not (is_of_a_library(file) or file.startswith(_OURS)):
+        if not is_of_a_library(sys._getframe(1).f_code.co_filename):
             raise TypeError(f"a text of it was passed to {kind.__name__}")
         return own(self)
 

@@ -4,8 +4,7 @@ While torch is traced it compares classes with a range of numbers instead: the r
 it round otherwise, and a class that there is not goes unnoticed.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -25,7 +24,3 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
         return _one_hot(tensor, num_classes)
     zeros = torch.zeros((*tensor.shape, num_classes), dtype=tensor.dtype, device=tensor.device)
     return zeros.scatter_(-1, tensor.unsqueeze(-1), 1)
-
-
-ONE_HOT: Mapping[Callable[..., Any], Callable[..., Any]] = {_one_hot: one_hot}
-"""The function of torch, and what is called in its place while a step is traced."""
