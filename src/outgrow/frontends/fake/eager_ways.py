@@ -32,7 +32,7 @@ looked up, and where they are called: somebody may have looked them up before.
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 from unittest.mock import patch
 
 import torch
@@ -67,12 +67,7 @@ from outgrow.frontends.user.sharing import place
 _ONCE = {name: once(name, getattr(torch, name)) for name in ("cumprod", "det")}
 _PROD = once("prod", product) if IS_OLD else product
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {"prod": _PROD, "masked_fill": filled, **EXTREMES, **_ONCE}
-_OF_TORCH: Mapping[str, Callable[..., Any]] = {
-    **_FUNCTIONS,
-    "ctc_loss": ctc_loss,
-    "binary_cross_entropy_with_logits": logits_loss,
-}
-"""What takes the place of torch's functions; that in `_FUNCTIONS` also of the methods of tensors."""
+"""What takes the place of torch's functions, and of the methods of tensors."""
 
 
 def _number_by(convert: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
@@ -121,13 +116,16 @@ def _copied(tensor: Tensor, memo: dict[object, object]) -> Any:
     return found
 
 
-_METHODS: Mapping[str, Callable[..., Any]] = {**_FUNCTIONS, "masked_fill_": filled_in_place}
+_Functions: TypeAlias = tuple[object, Mapping[str, Callable[..., Any]]]
+_IN_PLACE: tuple[_Functions, ...] = (
+    (torch, {**_FUNCTIONS, "ctc_loss": ctc_loss, "binary_cross_entropy_with_logits": logits_loss}),
+    (Tensor, {**_FUNCTIONS, "masked_fill_": filled_in_place}),
+    (torch.linalg, {"det": _ONCE["det"]}),
+    (OPERATORS, {"cross_entropy_loss": cross_entropy_loss, "nll_loss_nd": nll_loss}),
+)
+"""What takes the place of functions, by their names, where they are looked up."""
 _EXCHANGED: Mapping[Callable[..., Any], Callable[..., Any]] = {
-    **{getattr(torch, name): ours for name, ours in _OF_TORCH.items()},
-    **{getattr(Tensor, name): ours for name, ours in _METHODS.items()},
-    torch.linalg.det: _ONCE["det"],
-    OPERATORS.cross_entropy_loss: cross_entropy_loss,
-    OPERATORS.nll_loss_nd: nll_loss,
+    **{getattr(owner, name): ours for owner, functions in _IN_PLACE for name, ours in functions.items()},
     Tensor.item: _item,
     Tensor.__deepcopy__: _copied,
     **{convert: _number_by(convert) for convert in (Tensor.__float__, Tensor.__int__, Tensor.__complex__)},
@@ -161,22 +159,14 @@ def as_in_eager(mode: FakeMode, *, caches_casts: bool) -> Iterator[None]:
     try:
         with (
             _Exchanged(),
-            _called_in_place(torch, _OF_TORCH),
-            _called_in_place(Tensor, _METHODS),
+            _called_in_place(*_IN_PLACE, *_OF_SYMBOLS),
             patch.object(FakeTensor, "tolist", _list),
-            patch.object(torch.linalg, "det", _ONCE["det"]),
-            patch.object(OPERATORS, "cross_entropy_loss", cross_entropy_loss),
-            patch.object(OPERATORS, "nll_loss_nd", nll_loss),
             patch.object(torch.overrides, "has_torch_function", _has_own_functions),
             patch.object(activation, "_is_make_fx_tracing", lambda: False),
             patch.object(Tensor, "__bool__", decided, create=True),
             patch.object(clip_grad, "_has_foreach_support", _takes_lists),
             patch.object(checkpoint, "_is_compiling", lambda *_call: False),
             numbers_decide(guessing),
-            _called_in_place(torch.SymFloat, {**_CALCULATED, **_texts_of(torch.SymFloat)}),
-            _called_in_place(torch.SymInt, _texts_of(torch.SymInt)),
-            _called_in_place(torch.SymBool, _compared(torch.SymBool, _check_truth)),
-            _called_in_place(torch.SymBool, _texts_of(torch.SymBool)),
             _seen_by_transformers(mode),
         ):
             yield
@@ -195,10 +185,11 @@ class _Exchanged(TorchFunctionMode):
 
 
 @contextmanager
-def _called_in_place(owner: object, functions: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
+def _called_in_place(*owners: _Functions) -> Iterator[None]:
     with ExitStack() as stack:
-        for name, ours in functions.items():
-            stack.enter_context(patch.object(owner, name, ours, create=True))
+        for owner, functions in owners:
+            for name, ours in functions.items():
+                stack.enter_context(patch.object(owner, name, ours, create=True))
         yield
 
 
@@ -223,25 +214,20 @@ def _seen_by_transformers(mode: FakeMode) -> Iterator[None]:
         yield
 
 
-def _compared(kind: type, check: Callable[[Any, object], None]) -> Mapping[str, Callable[..., Any]]:
-    """Return what compares numbers of a kind with others, once these are checked."""
+def _with_truth(own: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a comparison that refuses a truth value and a number: torch takes them for different, whatever they are."""
 
-    def checked(own: Callable[..., Any]) -> Callable[..., Any]:
-        def compared(self: object, other: object) -> Any:
-            check(self, other)
-            return own(self, other)
+    def compared(self: torch.SymBool, other: object) -> Any:
+        if not isinstance(other, bool | torch.SymBool):
+            raise TypeError(f"a {type(other).__name__} was compared with SymBool")
+        return own(self, other)
 
-        return compared
-
-    return {"__eq__": checked(kind.__eq__), "__ne__": checked(kind.__ne__)}
+    return compared
 
 
-def _check_truth(_value: torch.SymBool, other: object) -> None:
-    """Refuse to compare a truth value with a number: torch takes them for different, whatever they are."""
-    if not isinstance(other, bool | torch.SymBool):
-        raise TypeError(f"a {type(other).__name__} was compared with SymBool")
-
-
+_COMPARED: Mapping[str, Callable[..., Any]] = {
+    name: _with_truth(getattr(torch.SymBool, name)) for name in ("__eq__", "__ne__")
+}
 _own_power = torch.SymFloat.__pow__
 
 
@@ -273,6 +259,13 @@ def _texts_of(kind: type) -> Mapping[str, Callable[..., Any]]:
         return own(self)
 
     return {"__str__": text, "__repr__": text}
+
+
+_OF_SYMBOLS: tuple[_Functions, ...] = (
+    (torch.SymFloat, {**_CALCULATED, **_texts_of(torch.SymFloat)}),
+    (torch.SymInt, _texts_of(torch.SymInt)),
+    (torch.SymBool, {**_COMPARED, **_texts_of(torch.SymBool)}),
+)
 
 
 def _has_own_functions(tensors: Iterable[object]) -> bool:
