@@ -660,6 +660,23 @@ def state_space() -> Job:
     return trained(model, Adam(model.parameters()), lambda: (torch.randn(ROWS, 8, 16), torch.randint(0, 3, (ROWS,))))
 
 
+def complex_layers() -> Job:
+    """Products of complex matrices, with vectors and with themselves, whose gradients are products with conjugates."""
+    model = nn.Sequential(nn.Linear(8, 24, dtype=torch.complex64), nn.Linear(24, 3, dtype=torch.complex64))
+    optimizer = Adam(model.parameters())
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        scores = model(torch.complex(x, x.roll(1, 0)))
+        weighed = scores @ model[1].bias
+        loss = F.cross_entropy(scores.abs(), y) + (scores.mH @ scores).abs().mean() + weighed.abs().sum()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return Job(step, (model,), (optimizer,), rows)
+
+
 def copied() -> Job:
     """Weights that move a little towards where some steps of a copy lead, as by Reptile."""
     model = net()
@@ -965,6 +982,7 @@ FEATURES: tuple[Make, ...] = (
     random_numbers,
     chosen,
     state_space,
+    complex_layers,
     copied,
     evaluated,
     autocast_twice,

@@ -24,11 +24,23 @@ def test_a_conjugate_is_an_op_of_its_own() -> None:
     assert batched == ["aten._conj_physical.default", "aten.bmm.default"]
 
 
-@pytest.mark.parametrize("step", [lambda x, y: x @ y.mH, lambda x, y: x[0] @ y.conj()[0]], ids=["mm", "dot"])
-def test_a_product_that_takes_the_mark_is_refused(step: Callable[[Tensor, Tensor], object]) -> None:
-    """Libraries add up in another order then."""
+def test_a_product_takes_what_the_mark_was_made_of() -> None:
+    """Libraries add up in another order then; a conjugate of a conjugate has no mark."""
+    products = {
+        "mm": lambda x, y: x @ y.mH,
+        "addmm": lambda x, y: torch.addmm(x, x.conj().T, y.conj()[:, :4]),
+        "mv": lambda x, y: x.conj() @ y[0],
+        "dot": lambda x, y: x[0] @ y.conj()[0],
+    }
+    for name, step in products.items():
+        assert captured(step)[-1] == f"outgrow.{name}.default"
+    assert captured(lambda x, y: x @ y.conj().T.conj())[-1] == "aten.mm.default"
+
+
+def test_a_factorisation_that_takes_the_mark_is_refused() -> None:
+    """What it gives lies by the mark."""
     with pytest.raises(Uncapturable, match="gives a conjugate of shape"):
-        captured(step)
+        captured(lambda x, y: torch.linalg.solve_triangular(x.conj(), y, upper=True))
 
 
 def test_a_write_through_a_conjugate_is_refused() -> None:
