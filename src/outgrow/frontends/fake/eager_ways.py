@@ -215,7 +215,7 @@ def _seen_by_transformers(mode: FakeMode) -> Iterator[None]:
 
 
 def _with_truth(own: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a comparison that refuses a truth value and a number: torch takes them for different, whatever they are."""
+    """Return a comparison that refuses a truth value and a number: torch takes all of them for different."""
 
     def compared(self: torch.SymBool, other: object) -> Any:
         if not isinstance(other, bool | torch.SymBool):
