@@ -14,14 +14,13 @@ from torch.optim import LBFGS, SGD, Optimizer, SparseAdam, lr_scheduler
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.tracing.capture import capture
-from outgrow.frontends.tracing.captured import Captured
 from outgrow.planning.search import search
 from outgrow.runtime.medium import OnDisk
 from outgrow.runtime.spill import Spill
 from tests.frontends.features import Make, by, named
 from tests.frontends.lowering.test_fusing import check_fusions
 from tests.frontends.steps import Job
-from tests.frontends.within import SHARES, Within, differences, eager, left_by
+from tests.frontends.within import SHARES, Known, Within, differences, eager, left_by
 
 SGD_RATE = 0.25
 FLAT = {"evaluated"}
@@ -45,7 +44,7 @@ def test_a_feature_has_the_bits_of_eager_at_every_budget(
 ) -> None:
     """What steps return, state, rates and generator after three batches. Their ops can be fused."""
     monkeypatch.setattr(search, "_MOST_TRIALS", TRIALS)
-    expected, captured = left_by(make, eager), dict[Hashable, list[Captured]]()
+    expected, captured = left_by(make, eager), dict[Hashable, list[Known]]()
     for share in SHARES:
         within = Within(share, spill, captured=captured)
         assert differences(left_by(make, within), expected) == [], (name, share)

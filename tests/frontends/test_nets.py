@@ -6,14 +6,13 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 
-from outgrow.frontends.tracing.captured import Captured
 from outgrow.planning.search import search
 from outgrow.runtime.medium import OnDisk
 from outgrow.runtime.spill import Spill
 from tests.frontends import sequences, spaces
 from tests.frontends.features import Make
 from tests.frontends.nets import Net, nets
-from tests.frontends.within import Within, differences, eager, left_by
+from tests.frontends.within import Known, Within, differences, eager, left_by
 
 SHARES, TRIALS = (1.0, 0.0), 200
 
@@ -56,6 +55,6 @@ def test_a_network_on_spaces_has_the_bits_of_eager(net: spaces.Net, spill: Spill
 
 def check(net: Make, spill: Spill) -> None:
     """What three steps return, state and generator."""
-    expected, captured = left_by(net, eager), dict[Hashable, list[Captured]]()
+    expected, captured = left_by(net, eager), dict[Hashable, list[Known]]()
     for share in SHARES:
         assert differences(left_by(net, Within(share, spill, captured=captured)), expected) == [], share

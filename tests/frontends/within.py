@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
-from outgrow.analysis.cost import Costs, costs_of
+from outgrow.analysis.cost import costs_of
 from outgrow.analysis.liveness import live_bytes
 from outgrow.errors import Infeasible
 from outgrow.frontends import calls
@@ -22,6 +23,7 @@ from outgrow.frontends.user.plain import NumberSlot, numbers_of
 from outgrow.frontends.user.state import StateSlot, Training, state_tensors
 from outgrow.ir.graph import Graph
 from outgrow.plan import Budget
+from outgrow.planning.order.lean import Orders
 from outgrow.planning.planned import Planned
 from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem
@@ -99,12 +101,37 @@ def _same(left: object, right: object) -> bool:
     return left == right
 
 
+@dataclass(frozen=True)
+class Known:
+    """A captured step, and what all plans of it share: the problem without a budget, and the orders of its ops."""
+
+    captured: Captured
+    ample: Problem
+    orders: Orders
+
+    @cached_property
+    def peak_bytes(self) -> int:
+        """What is live at once in core."""
+        return max(live_bytes(self.captured.graph, self.ample.workspace))
+
+    @cached_property
+    def floor_bytes(self) -> int:
+        """What the step needs, whatever is done."""
+        try:
+            return self.planned_within(1).plan.budget.capacity_bytes
+        except Infeasible as refusal:
+            return refusal.floor_bytes
+
+    def planned_within(self, budget_bytes: int) -> Planned:
+        """Return a plan of a budget."""
+        return planned(replace(self.ample, budget=Budget(budget_bytes)), prove=False, orders=self.orders)
+
+
 @dataclass
 class Ready:
     """A captured call, its plan, what that makes of it, and what its first run held."""
 
     captured: Captured
-    costs: Costs
     planned: Planned
     derived: Graph
     held: Held | None = None
@@ -121,7 +148,7 @@ class Within:
     share: float
     spill: Spill
     joined: Callable[[Captured], Captured] = lambda captured: captured
-    captured: dict[Hashable, list[Captured]] = field(default_factory=dict[Hashable, list[Captured]])
+    captured: dict[Hashable, list[Known]] = field(default_factory=dict[Hashable, list[Known]])
     ready: dict[Hashable, Ready] = field(default_factory=dict[Hashable, Ready])
 
     def __call__(self, job: Job, batch: tuple[object, ...]) -> object:
@@ -130,9 +157,8 @@ class Within:
         key = signature(job.step, job.models, job.optimizers, batch, {})
         ready = self.ready.get(key)
         if ready is None or not ready.captured.guards_hold(training):
-            captured = self._captured(key, job, batch)
-            ready = self.ready[key] = Ready(captured, *planned_within(captured.graph, self.share))
-        program, plan = lower(ready.derived, costs=ready.costs), ready.planned.plan
+            ready = self.ready[key] = ready_within(self._captured(key, job, batch), self.share)
+        program, plan = lower(ready.derived, costs=ready.planned.costs), ready.planned.plan
         feed = calls.Feed(ready.captured.given(training, pytree.tree_leaves(batch)), program, training)
         self.spill.reserve(program.scratch_bytes, 0)
         capacity = plan.budget.capacity_bytes
@@ -145,16 +171,17 @@ class Within:
         calls.put_results(feed, outcome)
         return calls.settle(feed, outcome)
 
-    def _captured(self, key: Signature, job: Job, batch: tuple[object, ...]) -> Captured:
+    def _captured(self, key: Signature, job: Job, batch: tuple[object, ...]) -> Known:
         training = Training(job.models, job.optimizers)
         alike = self.captured.setdefault(_whichever(key[1:]), [])
         for known in alike:
-            if known.guards_hold(training):
+            if known.captured.guards_hold(training):
                 return known
         found = self.joined(capture(job.step, job.models, job.optimizers, batch))
+        known = known_of(found)
         if not (found.found or found.schedulers or found.settled or found.overwritten or found.changed):
-            alike.append(found)
-        return found
+            alike.append(known)
+        return known
 
     @property
     def is_rewritten(self) -> bool:
@@ -169,24 +196,19 @@ def _whichever(part: Hashable) -> Hashable:
     return None if isinstance(part, configuration._Which) else part
 
 
-def planned_within(graph: Graph, share: float) -> tuple[Costs, Planned, Graph]:
-    """Costs, a plan whose budget lies between the floor and the peak in core, and what it makes of the graph.
-
-    All but the smallest storages may be moved; none rests on the disk between steps.
-    """
-    machine = described_machine("xeon-2core-disk")
+def known_of(captured: Captured) -> Known:
+    """All but the smallest storages may be moved; none rests on the disk between steps."""
+    graph, machine = captured.graph, described_machine("xeon-2core-disk")
     costs = costs_of(graph, machine.device, {})
     fixed = frozenset(name for name, storage in graph.storages.items() if storage.is_persistent)
     ample = Problem(graph, costs, machine, Budget(AMPLE), fixed=fixed, minimum_bytes=SMALL_BYTES)
-    peak = max(live_bytes(graph, ample.workspace))
-    floor = peak if share == 1.0 else _floor(ample)
-    problem = replace(ample, budget=Budget(floor + int(share * (peak - floor))))
-    found = planned(problem, prove=False)
-    return costs, found, verified(graph, found.plan, found.stages, problem.workspace).graph
+    return Known(captured, ample, Orders(ample))
 
 
-def _floor(problem: Problem) -> int:
-    try:
-        return planned(replace(problem, budget=Budget(1)), prove=False).plan.budget.capacity_bytes
-    except Infeasible as refusal:
-        return refusal.floor_bytes
+def ready_within(known: Known, share: float) -> Ready:
+    """Plan a call for a budget that lies between the floor and the peak in core."""
+    peak = known.peak_bytes
+    floor = peak if share == 1.0 else known.floor_bytes
+    found = known.planned_within(floor + int(share * (peak - floor)))
+    graph = known.captured.graph
+    return Ready(known.captured, found, verified(graph, found.plan, found.stages, known.ample.workspace).graph)
