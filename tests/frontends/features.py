@@ -68,9 +68,7 @@ BRANCHING: tuple[Callable[..., Optimizer], ...] = (
 def net() -> nn.Sequential:
     """A perceptron with batch norm and dropout, deep enough for there to be less than all at once."""
     blocks = [
-        module
-        for width in (8, 16, 16)
-        for module in (nn.Linear(width, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Dropout(0.2))
+        module for width in (8, 16) for module in (nn.Linear(width, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Dropout(0.2))
     ]
     return nn.Sequential(*blocks, nn.Linear(16, 3))
 
@@ -554,8 +552,9 @@ class Recurrent(nn.Module):
 
 def recurrent(inner: nn.RNNBase) -> Job:
     model = Recurrent(inner)
-    model(torch.zeros(1, 5, 8))
-    return trained(model, Adam(model.parameters()), lambda: (torch.randn(ROWS, 5, 8), torch.randint(0, 3, (ROWS,))))
+    model(torch.zeros(1, 3, 8))
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+    return trained(model, optimizer, lambda: (torch.randn(ROWS, 3, 8), torch.randint(0, 3, (ROWS,))))
 
 
 def lstm() -> Job:
@@ -584,7 +583,7 @@ class Translator(nn.Module):
 def attention_decoder() -> Job:
     """Attention with a causal mask, whose contents torch itself looks at, and padding."""
     model = Translator()
-    optimizer = AdamW(model.parameters())
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
 
     def step(source: Tensor, target: Tensor) -> Tensor:
         optimizer.zero_grad()
@@ -699,7 +698,7 @@ def averaged_by_data() -> Job:
     """A teacher that follows by `.data`, as momentum encoders do, with a second look at what was there before."""
     model, teacher = net(), net()
     teacher.requires_grad_(requires_grad=False)
-    optimizer = Adam(model.parameters())
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
 
     def step(x: Tensor, y: Tensor) -> Tensor:
         optimizer.zero_grad()
@@ -766,7 +765,7 @@ def updated_by_data() -> Job:
         scores = model(x)
         squashed = scores.tanh()
         squashed.data = squashed.data.clamp(-0.5, 0.5)
-        weight = model.get_parameter("12.weight")
+        weight = model.get_parameter("8.weight")
         loss = F.cross_entropy(scores + squashed, y) + (weight * weight).sum()
         weight.data = weight.data * 3
         loss.backward()
@@ -833,7 +832,7 @@ def taught() -> Job:
     """A teacher with attention in evaluation mode, for which torch has fused kernels."""
     model, layer = net(), nn.TransformerEncoderLayer(8, 2, 32, batch_first=True)
     teacher = nn.Sequential(layer, nn.TransformerEncoder(layer, 1, enable_nested_tensor=False), nn.Linear(8, 3)).eval()
-    optimizer = Adam(model.parameters())
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
 
     def step(x: Tensor, y: Tensor) -> Tensor:
         optimizer.zero_grad()
@@ -851,7 +850,7 @@ def taught() -> Job:
 def summed() -> Job:
     """Losses that are returned, and for which torch's kernels take the memory of all that they sum."""
     model = net()
-    optimizer = Adam(model.parameters())
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
 
     def step(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         optimizer.zero_grad()
