@@ -43,9 +43,9 @@ Compile = Callable[..., outgrow.Step]
 
 
 def heavy() -> Job:
-    """A perceptron whose weights, at a small batch, are nearly all that it holds, trained by Adam."""
+    """A perceptron whose weights, at a small batch, are nearly all that it holds, with Adam; one bias is small."""
     torch.manual_seed(0)
-    layers = [module for _ in range(LAYERS) for module in (nn.Linear(WIDTH, WIDTH), nn.Tanh())]
+    layers = [module for at in range(LAYERS) for module in (nn.Linear(WIDTH, WIDTH, bias=at == 0), nn.Tanh())]
     model = nn.Sequential(*layers)
     batches = [(torch.randn(16, WIDTH), torch.randint(0, WIDTH, (16,))) for _ in range(4)]
     return Job(model, Adam(model.parameters(), lr=1e-3), batches)
