@@ -81,7 +81,7 @@ def pooled() -> Workload:
 def transformer() -> Workload:
     """An encoder with dropout, whose generator state has to follow eager's, and clipped gradients."""
     torch.manual_seed(0)
-    layers = (nn.TransformerEncoderLayer(128, 4, 512, dropout=0.1, batch_first=True) for _ in range(3))
+    layers = (nn.TransformerEncoderLayer(128, 4, 512, dropout=0.1, batch_first=True) for _ in range(2))
     model = nn.Sequential(nn.Embedding(50, 128), *layers, nn.Linear(128, 50))
     optimizer = AdamW(model.parameters(), lr=1e-3)
 
@@ -93,7 +93,7 @@ def transformer() -> Workload:
         optimizer.step()
         return loss
 
-    texts = [torch.randint(0, 50, (16, 129)) for _ in range(2)]
+    texts = [torch.randint(0, 50, (24, 129)) for _ in range(2)]
     return Workload(model, optimizer, step, [(text[:, :-1], text[:, 1:]) for text in texts])
 
 
