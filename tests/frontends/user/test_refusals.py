@@ -66,7 +66,7 @@ def beside_stream(y: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("way", "remedy"),
     [
-        (lambda y: y * float(y.sum()), r"float\(\).*return the tensor, or loss\.item\(\)"),
+        (lambda y: y * float(y.sum()), r"float\(\).*by the tensor, or loss\.item\(\), itself, or return it"),
         (drawn_until_accepted, "draw them outside of the step"),
         (nested, "take padded tensors and their masks"),
         (nested_of_rows, "take padded tensors and their masks"),

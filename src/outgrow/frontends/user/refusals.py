@@ -35,8 +35,8 @@ _CONTENT = (
     "after the step (print, log, check), or write it with tensor operations such as torch.where(mask, one, other)"
 )
 _NUMBER = (
-    "float(), int() or complex() of a tensor needs its content, which is not there while the step is captured; return "
-    "the tensor, or loss.item() as it is, and make the number after the step"
+    "float(), int() or complex() of a tensor needs its content, which is not there while the step is captured; decide "
+    "by the tensor, or loss.item(), itself, or return it as it is, and make the number after the step"
 )
 _SHAPE = (
     "the shape of this result depends on the content of a tensor; give it a fixed shape, for example with "
