@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from outgrow.planning.arrays import Reals
+from outgrow.planning.arrays import Integers, Reals
 from outgrow.planning.compiled import compiled
 from outgrow.planning.search.changes import Alike, change
 from outgrow.planning.search.choice import FARTHEST, PARTLY, SwapRule, choose
@@ -107,14 +107,23 @@ def _plain(trial: Trial) -> _Plain:
 
 @compiled
 def _best_plainly(conditions: Conditions, policy: Policy, rules: Reals, best: Trial) -> _Plain:
-    """The fields of the best trial; what a policy holds is the same under every rule, of which each row is one."""
+    """The fields of the best trial; what a policy holds is the same under every rule, of which each row is one.
+
+    Rules that differ in nothing but when copies come back choose the same gaps.
+    """
     sequence = OpSequence(*expanded(conditions.tables, policy))
     if sequence.culprit >= 0 or seconds_of(conditions.tables, sequence).sum() > best.seconds:
         return _plain(best)
     held = residence(conditions.tables, sequence, policy)
-    for row in rules:
-        rule = SwapRule(int(row[0]), row[1], row[2])
-        found = _moved(conditions, held, rule, best.seconds)
+    chosen = np.empty((len(rules), len(held[2][0])), np.int64)
+    for at in range(len(rules)):
+        rule = SwapRule(int(rules[at, 0]), rules[at, 1], rules[at, 2])
+        same = 0
+        while rules[same, 0] != rules[at, 0] or rules[same, 1] != rules[at, 1]:
+            same += 1
+        if same == at:
+            chosen[at] = _chosen(conditions, held, rule)
+        found = _moved(conditions, held, chosen[same], rule, best.seconds)
         trial = Trial(policy, rule, found[0], found[1])
         if beats(trial, best, 0.0):
             best = trial
@@ -142,17 +151,24 @@ def scheduled(
     Returns the fields of `Residence` and those of `Transfers`, whose seconds are infinite if they are beyond `limit`.
     """
     held = residence(conditions.tables, sequence, policy)
-    return held, _moved(conditions, held, rule, limit)
+    return held, _moved(conditions, held, _chosen(conditions, held, rule), rule, limit)
 
 
 @compiled
-def _moved(conditions: Conditions, held: PlainResidence, rule: SwapRule, limit: float) -> PlainTransfers:
+def _chosen(conditions: Conditions, held: PlainResidence, rule: SwapRule) -> Integers:
+    """How many bytes of each gap are swapped by a rule."""
     seconds, live, fields, _ = held
-    gaps = Gaps(*fields)
+    return choose(live, seconds, Gaps(*fields), conditions.capacity_bytes, rule, conditions.part_bytes)
+
+
+@compiled
+def _moved(
+    conditions: Conditions, held: PlainResidence, chosen: Integers, rule: SwapRule, limit: float
+) -> PlainTransfers:
+    seconds, live, fields, _ = held
     capacity, lead = conditions.capacity_bytes, rule.lead * seconds.sum()
-    moved = choose(live, seconds, gaps, capacity, rule, conditions.part_bytes)
     link, piece = conditions.rates, conditions.piece_bytes
-    return schedule(seconds, live, gaps, moved, capacity, link, lead, piece, limit)
+    return schedule(seconds, live, Gaps(*fields), chosen, capacity, link, lead, piece, limit)
 
 
 @compiled
