@@ -17,6 +17,10 @@ WIDEST, FARTHEST, PARTLY = 0, 1, 2
 """How gaps are chosen: `widest`; `farthest`, whole gaps; and `farthest`, only as much as room is lacking."""
 
 
+_TAKEN = -1.0
+"""The score of a gap that was chosen: below those of all others."""
+
+
 class SwapRule(NamedTuple):
     """How gaps are chosen, one of the three, and with which share of the capacity left free, the `headroom`.
 
@@ -104,7 +108,10 @@ def farthest(
 
 @compiled
 def widest(live: Integers, seconds: Reals, begin: Integers, end: Integers, size: Integers, target: int) -> Integers:
-    """Choose gaps to swap: the one that covers the most byte-seconds over the target for each byte it moves."""
+    """Choose gaps to swap: the one that covers the most byte-seconds over the target for each byte it moves.
+
+    The gaps are given by begin. Of several that cover as much the first is taken.
+    """
     gaps, ops = len(begin), len(live)
     moved = np.zeros(gaps, np.int64)
     over = live - target
@@ -112,26 +119,46 @@ def widest(live: Integers, seconds: Reals, begin: Integers, end: Integers, size:
     score = np.empty(gaps)
     for gap in range(gaps):
         score[gap] = _covered(over, weight, begin[gap], end[gap], size[gap])
-    step = 0
-    while True:
-        while step < ops and over[step] <= 0:
-            step += 1
-        if step == ops:
+    first, last = 0, ops
+    while (score > 0).any():
+        while first < ops and over[first] <= 0:
+            first += 1
+        if first == ops:
             break
-        best = -1
-        for gap in range(gaps):
-            if not moved[gap] and score[gap] > 0 and (best < 0 or score[gap] > score[best]):
-                fresh = _covered(over, weight, begin[gap], end[gap], size[gap])
-                score[gap] = fresh
-                if fresh > 0 and (best < 0 or fresh > score[best]):
-                    best = gap
-        if best < 0:
+        while over[last - 1] <= 0:
+            last -= 1
+        best = _widest_gap(over, weight, np.maximum(begin, first - 1), np.minimum(end, last), size, score)
+        if score[best] <= 0:
             break
+        score[best] = _TAKEN
         moved[best] = size[best]
         for inside in range(begin[best] + 1, end[best]):
             over[inside] -= size[best]
     _give_back(over, begin, end, moved, np.ones(gaps, np.bool_), 1)
     return moved
+
+
+@compiled
+def _widest_gap(over: Integers, weight: Reals, begin: Integers, end: Integers, size: Integers, score: Reals) -> int:
+    """The gap that covers the most, whose score is brought up to date, as are others on the way.
+
+    What was scored before covers less by now, or as much: where an old score is beaten, so is the gap. One behind the
+    best so far that ends no later and is no smaller lies within that, and covers no more for each byte.
+    """
+    best = int(np.argmax(score))
+    score[best] = _covered(over, weight, begin[best], end[best], size[best])
+    for gap in range(len(score)):
+        is_within = best <= gap and end[gap] <= end[best] and size[best] <= size[gap]
+        if not is_within and _is_better(score, gap, best):
+            score[gap] = _covered(over, weight, begin[gap], end[gap], size[gap])
+            if _is_better(score, gap, best):
+                best = gap
+    return best
+
+
+@compiled
+def _is_better(score: Reals, gap: int, other: int) -> bool:
+    return score[gap] > score[other] or (score[gap] == score[other] and gap < other)
 
 
 @compiled
