@@ -34,6 +34,18 @@ value %x: x@0 f32[1024]
 %t: t@0 f32[] = aten.sum.default(%a)
 return %s, %t
 """
+STATE = "\n".join(
+    [
+        *(f"storage {name} parameter 4096\nvalue %{name}: {name}@0 f32[1024]" for name in "abc"),
+        *(f"storage {name} 4" for name in "pqrstuv"),
+        "storage y 12288",
+        *(f"%{one}: {one}@0 f32[] = aten.sum.default(%{name})" for one, name in zip("pqr", "abc", strict=True)),
+        "%y: y@0 f32[3072] = aten.cat.default([%a, %b, %c])",
+        "%v: v@0 f32[] = aten.sum.default(%y)",
+        *(f"%{one}: {one}@0 f32[] = aten.sum.default(%{name})" for one, name in zip("stu", "abc", strict=True)),
+        "return %p, %q, %r, %s, %t, %u, %v",
+    ]
+)
 OPERAND = 4096
 
 
@@ -50,6 +62,19 @@ def test_the_floor_sinks_to_the_result_and_one_operand() -> None:
     assert ByOperand("cat", (1, 2, 0, 3)) in decisions
     assert floor_of(found, found.graph)[0] >= 8 * OPERAND
     assert floor_of(found, graph)[0] < 6.5 * OPERAND
+
+
+@pytest.mark.parametrize("role", ["parameter", "optimizer", "input", "gradient"])
+def test_what_outlives_the_step_and_may_be_away_is_spared_as_well(role: str) -> None:
+    """Of three operands two are away while the third is put into the result; buffers never are."""
+    text = STATE.replace("parameter", role)
+    found = problem(text)
+    graph, decisions = put_in_turn(found, found.graph)
+    verify_derived(graph, found.graph)
+    assert decisions == (ByOperand("cat", (0, 1, 2)),)
+    assert floor_of(found, graph)[0] <= floor_of(found, found.graph)[0] - 2 * OPERAND
+    buffers = parse_graph(STATE.replace("parameter", "buffer"))
+    assert put_in_turn(found, buffers)[1] == ()
 
 
 def test_an_op_that_is_not_in_the_way_goes_at_once() -> None:

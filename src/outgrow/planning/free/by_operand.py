@@ -5,13 +5,14 @@ needs half of the floor or less needs no more than any turn of one that sets it,
 made last is put there first: it is there already, while what was made long before may be away until its turn.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from outgrow.ir.graph import Graph, Op
 from outgrow.operators.in_turn import in_turn, operand_of
 from outgrow.plan import ByOperand
 from outgrow.planning.floor import in_the_way
 from outgrow.planning.free.admitted import admitted
+from outgrow.planning.leaving import leaving
 from outgrow.planning.problem import Problem
 
 
@@ -19,7 +20,8 @@ def put_in_turn(problem: Problem, graph: Graph) -> tuple[Graph, tuple[ByOperand,
     """Return the graph in which ops in the way put their operands into the result in turn, and the decisions."""
     if not problem.in_turn:
         return graph, ()
-    large = [op for op in in_the_way(problem, graph) if _spared_bytes(graph, op) >= problem.minimum_bytes]
+    away = leaving(problem, graph)
+    large = [op for op in in_the_way(problem, graph) if _spared_bytes(graph, op, away) >= problem.minimum_bytes]
     return _in_turn(problem, graph, large)
 
 
@@ -45,8 +47,8 @@ def _storages(graph: Graph, op: Op) -> list[str]:
     return [graph.values[operand_of(begin)].storage for begin, _ in in_turn(op, graph.values)]
 
 
-def _spared_bytes(graph: Graph, op: Op) -> int:
-    """The bytes of what `op` touches that every turn does without, at least."""
-    storages = _storages(graph, op)
-    sizes = [graph.storages[name].size_bytes for name in set(storages) if not graph.storages[name].is_persistent]
+def _spared_bytes(graph: Graph, op: Op, away: Collection[str]) -> int:
+    """The bytes of what `op` touches that every turn does without, at least: of what dies, or may be `away`."""
+    declared = [graph.storages[name] for name in set(_storages(graph, op))]
+    sizes = [storage.size_bytes for storage in declared if storage.name in away or not storage.is_persistent]
     return sum(sizes) - max(sizes, default=0)
