@@ -123,6 +123,28 @@ mul: %b: b@0 f32[2] = aten.mul.Tensor(%a, 0.5)
         apply_laws(graph, [Reuse("mul")])
 
 
+def test_what_a_transfer_moves_is_written_over_nothing() -> None:
+    """A result that is swapped keeps its storage; it may be written over an operand first, and be swapped then."""
+    graph = parse_graph("""\
+storage x input 8
+storage a 8
+storage b 8
+storage c 8
+storage d 8
+value %x: x@0 f32[2]
+%a: a@0 f32[2] = aten.neg.default(%x)
+%b: b@0 f32[2] = aten.relu.default(%a)
+%c: c@0 f32[2] = aten.exp.default(%x)
+%d: d@0 f32[2] = aten.add.Tensor(%b, %c)
+return %d
+""")
+    verify(graph)
+    pieces = (Piece(0, 8, "add"),)
+    with pytest.raises(NotApplicable, match="b is moved by a transfer"):
+        apply_laws(graph, [Swap("b", "relu", "exp", pieces, "add"), Reuse("relu")])
+    verify_derived(apply_laws(graph, [Reuse("relu"), Swap("a", "relu", "exp", pieces, "add")]), graph)
+
+
 def test_an_updated_weight_does_not_serve_a_recomputation() -> None:
     """A storage that was made from a weight is not rebuilt once the weight has been updated."""
     graph = parse_graph(

@@ -1,7 +1,7 @@
 """A graph while laws edit it: the same content, arranged so that a law costs what it touches, not all there is.
 
     order     instructions are a linked list of places; labels say which of two places comes first
-    indexes   the places of the ops by name, the places that touch or write a storage, the values in a storage
+    indexes   the places of the ops by name, the places that touch, write or move a storage, the values in it
 
 A draft is made from a graph and gives a graph; in between it belongs to one derivation. Labels are those of Bender
 et al. 2002, "Two Simplified Algorithms for Maintaining Order in a List", https://doi.org/10.1007/3-540-45749-6_17, with
@@ -38,6 +38,7 @@ class Draft:
         self._born: set[str] = set()
         self._fresh = _END + 1
         self._transfers = 0
+        self._moving: dict[str, dict[Place, None]] = {}
         for value in graph.values.values():
             self.add_value(value)
         for item in graph.instructions:
@@ -190,6 +191,7 @@ class Draft:
         if not isinstance(item, Op):
             self._transfers += 1
             self._touching.setdefault(item.storage, {})[place] = None
+            self._moving.setdefault(item.storage, {})[place] = None
             self._written[place] = ()
             return
         self._by_name[item.name] = place
@@ -211,6 +213,7 @@ class Draft:
             del self._by_name[item.name]
         else:
             self._transfers -= 1
+            del self._moving[item.storage][place]
 
     # Who touches what ------------------------------------------------------------------------------------------------
 
@@ -234,6 +237,10 @@ class Draft:
         """Return the places that touch a storage, in order."""
         return self.in_order(list(self._touching.get(storage, ())))
 
+    def transfers(self, storage: str) -> list[Place]:
+        """Return the places of the transfers of a storage, in order."""
+        return self.in_order(list(self._moving.get(storage, ())))
+
     def writers(self, storage: str, before: Place) -> list[Place]:
         """Return the places before `before` that write a storage, in order."""
         return self.in_order([place for place in self._writing.get(storage, ()) if self.precedes(place, before)])
@@ -252,7 +259,8 @@ class Draft:
                     yield other
 
     def rename_storage(self, old: str, new: str, version: int) -> None:
-        """Let what lies in `old` lie in `new` instead, `version` versions later; `old` is gone."""
+        """Let what lies in `old`, which no transfer moves, lie in `new` instead, `version` versions later."""
+        assert not self._moving.get(old), "no transfer moves it"
         for name in [*self._values_of.get(old, ())]:
             value = self.values[name]
             self.add_value(replace(value, storage=new, version=value.version + version))

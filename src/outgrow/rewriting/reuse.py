@@ -29,10 +29,10 @@ def reuse(draft: Draft, decision: Reuse) -> None:
         Reuse(op="relu")
     provided:
         the operator has a form that writes over this operand; neither its storage nor that of the result is persistent,
-        no other op uses the operand's later, and both are whole storages of equal layout, as are all operands of this
-        shape, unless the form rounds once, and takes each by its own strides; operands with as many elements are of the
-        same type; operands of complex numbers go in step with the result, and the form has the same bits of these. The
-        storage has the role of the result from its birth on.
+        no other op uses the operand's later, nor does a transfer move the result's, and both are whole storages of
+        equal layout, as are all operands of this shape, unless the form rounds once, and takes each by its own strides;
+        operands with as many elements are of the same type; operands of complex numbers go in step with the result, and
+        the form has the same bits of these. The storage has the role of the result from its birth on.
     because:
         the same kernel computes the result, and reads the operand's element at a place before it writes there; it is
         given nothing else of the result's size that it would take for the result.
@@ -64,7 +64,9 @@ def why_not(draft: Draft, place: Place, operand: int) -> str | None:
     reason = misfit(draft.values, draft.storages, op, operand)
     if reason is not None:
         return reason
-    old, _ = _operand_and_result(draft.values, op, operand)
+    old, new = _operand_and_result(draft.values, op, operand)
+    if draft.transfers(new.storage):
+        return f"{new.storage} is moved by a transfer"
     return f"{old.storage} is used after {op.name}" if _is_used_after(draft, old.storage, place) else None
 
 
