@@ -69,8 +69,10 @@ def is_away(draft: Draft, storage: str, place: Place) -> bool:
     declared = draft.storages[storage]
     missing = 0 if declared.home == DEVICE or draft.is_born(storage) else declared.size_bytes
     is_coming = False
-    for item in (draft.item(other) for other in draft.touching(storage) if draft.precedes(other, place)):
-        match item:
+    for other in draft.transfers(storage):
+        if not draft.precedes(other, place):
+            break
+        match draft.item(other):
             case Drop(_, begin, end):
                 missing += end - begin
             case SwapIn(_, begin, end):
