@@ -7,7 +7,7 @@ or capture it anew together: one that is alone in seeing a change would wait for
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from time import perf_counter
 
@@ -109,7 +109,7 @@ class Entries:
         return served
 
     def _examined(self, arguments: Arguments, told: Sequence[Guess]) -> Served:
-        key = self._signature(arguments)
+        key = self._signature(arguments, self._overwritten, self._counts)
         leaves = arguments.leaves
         candidates = self._by_signature.get(key, [])
         if told:
@@ -158,6 +158,9 @@ class Entries:
         exceeding = (other.runs for other in self._by_signature.get(key, ()) if other.runs.function.has_exceeded)
         runs = next(exceeding, Runs()).alike()
         captured = self._capturing.captured(arguments, self._counts.values(), told)
+        left, counts = self._left_with(captured), self._counts_with(captured)
+        if captured.overwritten or captured.counts:
+            key = self._signature(arguments, left, counts)  # now: planning lets gradients go, which are part of it
         while (planned := self._planned(captured, leaves, runs)) is None:
             del captured
             clear_away()
@@ -176,10 +179,7 @@ class Entries:
             last_call=self._calls,
         )
         self._made += 1
-        if captured.overwritten or captured.counts:
-            self._overwritten |= {item.key: item.merged(self._overwritten) for item in captured.overwritten}
-            self._counts |= {count.location.key: count for count in captured.counts if count.is_signed}
-            key = self._signature(arguments)
+        self._overwritten, self._counts = left, counts
         self._warn_of_changed(entry)
         self._by_signature.setdefault(key, []).append(entry)
         self._warn_of_many(entry, leaves)
@@ -207,12 +207,21 @@ class Entries:
             remark(_CROWDED_OUT.format(_CROWDED_OUT_AGAIN))
         return None
 
-    def _signature(self, arguments: Arguments) -> Signature:
-        """Return the signature of a call; what is in attributes that captured steps overwrite makes no difference."""
-        with withheld(self._overwritten.values()):
-            training, counts = self._training, self._counts.values()
-            given = (arguments.args, arguments.kwargs)
-            return signature(self._capturing.step, training.models, training.optimizers, *given, counts)
+    def _signature(
+        self, arguments: Arguments, left: Mapping[tuple[int, str], Left], counts: Mapping[Hashable, Count]
+    ) -> Signature:
+        """Return the signature of a call; what is `left` in attributes, and counted there, makes no difference."""
+        with withheld(left.values()):
+            training, given = self._training, (arguments.args, arguments.kwargs)
+            return signature(self._capturing.step, training.models, training.optimizers, *given, counts.values())
+
+    def _left_with(self, captured: Captured) -> dict[tuple[int, str], Left]:
+        """What captured steps overwrite in attributes, once there is one more."""
+        return self._overwritten | {item.key: item.merged(self._overwritten) for item in captured.overwritten}
+
+    def _counts_with(self, captured: Captured) -> dict[Hashable, Count]:
+        """What they count in attributes then."""
+        return self._counts | {count.location.key: count for count in captured.counts if count.is_signed}
 
     @property
     def _kept(self) -> list[Entry]:
@@ -406,7 +415,7 @@ class Entries:
         """Whether a call that was carried out as it is written was that of its entry."""
         if served.is_known:
             return True
-        alike = self._by_signature.get(self._signature(arguments), ())
+        alike = self._by_signature.get(self._signature(arguments, self._overwritten, self._counts), ())
         return served.entry in alike and served.entry.captured.outside.still_hold()
 
     def close(self) -> None:

@@ -54,6 +54,14 @@ class Trainer:
         self.table["count"] -= 1
         return self.trained(x)
 
+    def clearing_first(self, x: Tensor) -> Tensor:
+        self.count += 1
+        self.optimizer.zero_grad()
+        loss = self.model(x).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
     def by_a_global(self, x: Tensor) -> Tensor:
         global CALLS  # noqa: PLW0603
         CALLS += 1
@@ -126,6 +134,14 @@ def test_a_step_that_counts_is_captured_once(name: str) -> None:
     step = planned(COUNTING[name](trainer), trainer)
     assert played(step, trainer) == played(COUNTING[name](eager), eager)
     assert len(step.plans.plans) == 1
+
+
+def test_a_step_that_counts_and_begins_with_zero_grad_is_captured_twice() -> None:
+    """Once without gradients, and once with those of a step before, which it lets go."""
+    trainer = Trainer()
+    step = planned(trainer.clearing_first, trainer)
+    played(step, trainer)
+    assert (trainer.count, len(step.plans.plans)) == (7, 2)
 
 
 @pytest.mark.parametrize("name", LOOKING)
