@@ -1,6 +1,6 @@
 """How is a call of a step captured? As one graph: of compiled kernels where asked for, on a mesh this worker's part."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 import torch
@@ -19,6 +19,7 @@ from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.tracing.trace import Traced, trace
 from outgrow.frontends.user.counts import Count
 from outgrow.frontends.user.devices import device_of, home_of
+from outgrow.frontends.user.locations import Location
 from outgrow.frontends.user.plain import NumberSlot
 from outgrow.frontends.user.set_data import sets_data
 from outgrow.frontends.user.state import Training
@@ -46,13 +47,14 @@ class Capturing:
         self._progress, self._home = progress, home_of(training)
         self._moving = frozenset[NumberSlot]()
 
-    def captured(self, arguments: Arguments, counts: Iterable[Count], told: Sequence[Guess] = ()) -> Captured:
-        """Return the step as a graph, which looks at numbers that are counted; remark one that trains nothing.
+    def captured(self, arguments: Arguments, counts: Collection[Count], told: Sequence[Guess] = ()) -> Captured:
+        """Return the step as a graph, of which numbers that others count are a part if it looks at them.
 
-        Its first guesses are `told`.
+        Its first guesses are `told`. Remarks one that trains nothing.
         """
         self._progress("capture", 0.0)
-        captured = self._traced(arguments, told).looking_at(counts)
+        counting = [count.location for count in counts]
+        captured = self._traced(arguments, told, counting).looking_at(counts)
         self._moving |= captured.moving
         self._check_home(captured)
         if self.settings.kernels != "eager":
@@ -62,12 +64,13 @@ class Capturing:
             _remark_untrained(captured.graph, self.training)
         return captured
 
-    def _traced(self, arguments: Arguments, told: Sequence[Guess]) -> Captured:
+    def _traced(self, arguments: Arguments, told: Sequence[Guess], counting: Collection[Location]) -> Captured:
         """Return the step as a graph: all of it, or the part of this worker."""
         training, workers = self.training, self.workers
         args, kwargs = arguments.args, arguments.kwargs
         if workers is None:
-            return capture(self.step, training.models, training.optimizers, args, kwargs, self._moving, told)
+            models, optimizers = training.models, training.optimizers
+            return capture(self.step, models, optimizers, args, kwargs, self._moving, told, counting)
         leaves = arguments.leaves
         check_replaceable(training)
 
@@ -80,7 +83,7 @@ class Capturing:
             own = workers.divided(traced, training, leaves, self.settings.budget_bytes)
             return replace(captured_from(own, leaves), spreads=workers.spreads)
 
-        captured = captured_by(self.step, traced_anew, part)
+        captured = captured_by(self.step, traced_anew, part, counting)
         workers.cut(training)
         return captured
 

@@ -7,7 +7,7 @@ or capture it anew together: one that is alone in seeing a change would wait for
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from time import perf_counter
 
@@ -157,7 +157,7 @@ class Entries:
         begin, leaves = perf_counter(), arguments.leaves
         exceeding = (other.runs for other in self._by_signature.get(key, ()) if other.runs.function.has_exceeded)
         runs = next(exceeding, Runs()).alike()
-        captured = self._capturing.captured(arguments, self._counts.values(), told)
+        captured = self._capturing.captured(arguments, self._counted, told)
         left, counts = self._left_with(captured), self._counts_with(captured)
         if captured.overwritten or captured.counts:
             key = self._signature(arguments, left, counts)  # now: planning lets gradients go, which are part of it
@@ -165,7 +165,7 @@ class Entries:
             del captured
             clear_away()
             # it comes to lie where those were that have been forgotten
-            captured = self._capturing.captured(arguments, self._counts.values(), told)
+            captured = self._capturing.captured(arguments, self._counted, told)
             clear_away()
         entry = Entry(
             number=self._made,
@@ -222,6 +222,12 @@ class Entries:
     def _counts_with(self, captured: Captured) -> dict[Hashable, Count]:
         """What they count in attributes then."""
         return self._counts | {count.location.key: count for count in captured.counts if count.is_signed}
+
+    @property
+    def _counted(self) -> Collection[Count]:
+        """Numbers that some captured step counts up, wherever they are."""
+        found = {count.location.key: count for entry in self._kept for count in entry.captured.counts}
+        return (found | self._counts).values()
 
     @property
     def _kept(self) -> list[Entry]:

@@ -1,6 +1,7 @@
 """A number that a step only counts up makes no other step of a call; one that it looks at does."""
 
 import contextlib
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,8 @@ class Counting(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.linear, self.calls, self.looks = nn.Linear(4, 4), 0, False
+        self.linear, self.looks = nn.Linear(4, 4), False
+        self.calls = self.left_out = 0
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
@@ -62,6 +64,19 @@ class Trainer:
         self.optimizer.step()
         return loss.detach()
 
+    def counting_what_it_leaves_out(self, x: Tensor) -> Tensor:
+        loss = self.model(x).square().mean()
+        if torch.isfinite(loss):
+            self.count += 1
+            loss.backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        else:
+            self.seen += 1
+            self.table["count"] += 1
+            self.model.left_out += 1
+        return loss.detach()
+
     def by_a_global(self, x: Tensor) -> Tensor:
         global CALLS  # noqa: PLW0603
         CALLS += 1
@@ -89,7 +104,7 @@ class Trainer:
         return self.trained(x)
 
     def counted(self) -> tuple[object, ...]:
-        return (self.count, self.seen, self.steps, self.table, self.model.calls, CALLS)
+        return (self.count, self.seen, self.steps, self.table, self.model.calls, self.model.left_out, CALLS)
 
 
 def closing(trainer: Trainer) -> Step:
@@ -175,6 +190,19 @@ def test_a_step_that_counts_may_note_something_in_its_model(of: Callable[[Noting
     for _ in range(3):
         assert torch.equal(step(torch.ones(2, 4))["loss"], eager(torch.ones(2, 4))["loss"])
     assert noting.calls == eager.calls
+
+
+def test_what_one_way_of_a_step_counts_is_no_part_of_another() -> None:
+    """Ways that were captured before it was known that it is counted are captured once more, and serve ever after."""
+    trainer, eager = Trainer(), Trainer()
+    step = planned(trainer.counting_what_it_leaves_out, trainer)
+    numbers: list[int] = []
+    for factor in (1.0, math.nan, *(1.0, math.nan, 1.0) * 3):
+        for run in (step, eager.counting_what_it_leaves_out):
+            run(torch.full((2, 4), factor))
+        assert trainer.counted() == eager.counted()
+        numbers.append(len(step.plans.plans))
+    assert numbers == [1, 2, *[3] * 9]
 
 
 def test_what_one_step_counts_another_may_look_at() -> None:

@@ -24,6 +24,7 @@ from outgrow.frontends.user.attributes import Contents, Left, Read, Settled, nex
 from outgrow.frontends.user.counts import OTHERWISE, Did, counted
 from outgrow.frontends.user.drawn import living_generators
 from outgrow.frontends.user.escapes import check_nothing_is_kept, older_objects_apart, taken_out_on_failure
+from outgrow.frontends.user.locations import Location
 from outgrow.frontends.user.plain import NumberSlot
 from outgrow.frontends.user.refusals import DROP_IN
 from outgrow.frontends.user.renewed import made_anew
@@ -38,11 +39,13 @@ def capture(
     kwargs: Mapping[str, object] | None = None,
     moving: Collection[NumberSlot] = (),
     told: Sequence[Guess] = (),
+    counting: Collection[Location] = (),
 ) -> Captured:
     """Capture one call of `step` as a graph. Nothing of the step's size is computed or allocated, and no state changes.
 
     Other calls change numbers of optimizers that are `moving`: the step serves whatever they are, unless it asks. What
-    it decides by numbers that are not there yet is guessed; the first guesses are `told`.
+    it decides by numbers that are not there yet is guessed; the first guesses are `told`. Numbers that others are
+    `counting` up are no part of it either, unless it asks.
 
     Four exceptions: what is made of literals alone is computed (`frontends.fake.literals`: 16 MiB of larger ones at
     most), a recurrent layer, or a cuDNN batch normalisation, runs once on memory without contents, to see how much its
@@ -57,38 +60,43 @@ def capture(
     def traced_anew(living: Sequence[object]) -> Traced:
         return trace(step, training, args, kwargs or {}, living, moving, told)
 
-    return captured_by(step, traced_anew, lambda traced: captured_from(traced, leaves))
+    return captured_by(step, traced_anew, lambda traced: captured_from(traced, leaves), counting)
 
 
 def captured_by(
     step: Callable[..., object],
     traced_anew: Callable[[Sequence[object]], Traced],
     assembled: Callable[[Traced], Captured],
+    counting: Collection[Location] = (),
 ) -> Captured:
     """Return what is `assembled` of a trace of `step`, once nothing without contents is kept, and nothing left is read.
 
     `traced_anew` traces the step, given the generators of random numbers that there are: a second time if the step
-    leaves values in attributes, or puts containers somewhere.
+    leaves values in attributes, or puts containers somewhere, or numbers are counted, by it or by others.
 
     Raises `Uncapturable` as `capture` does.
     """
     living = living_generators()  # the collector looks past them in the block
     with older_objects_apart():
-        return _captured_by(step, partial(traced_anew, living), assembled)
+        return _captured_by(step, partial(traced_anew, living), assembled, counting)
 
 
 def _captured_by(
-    step: Callable[..., object], traced_anew: Callable[[], Traced], assembled: Callable[[Traced], Captured]
+    step: Callable[..., object],
+    traced_anew: Callable[[], Traced],
+    assembled: Callable[[Traced], Captured],
+    counting: Collection[Location],
 ) -> Captured:
     traced = traced_anew()
-    mode, environment, left, did = traced.mode, traced.shape_env, traced.left, _did(traced)
+    mode, environment, left = traced.mode, traced.shape_env, traced.left
+    did = _did(traced, is_compared=bool(left or counting))
     with taken_out_on_failure(mode, environment, traced.outside):
         captured = assembled(traced)
         del traced
         if mode is not None:
             check_nothing_is_kept(mode, environment, step)
         captured = replace(captured, outside=captured.outside.let_go())
-    counts = counted(did, lambda: _did(traced_anew(), is_anew=True))
+    counts = counted(did, lambda: _did(traced_anew(), is_compared=True), counting)
     if counts:
         captured = captured.counting(counts)
     captured = _leaving(captured, did, left, traced_anew) if left else captured
@@ -100,7 +108,7 @@ def _leaving(captured: Captured, did: Did, left: Sequence[Left], traced_anew: Ca
 
     def next_did(settled: Sequence[Settled | Contents], not_to_read: Sequence[Left]) -> Did:
         with next_step(settled, not_to_read) as check_unmoved:
-            found = _did(traced_anew(), is_anew=True)
+            found = _did(traced_anew(), is_compared=True)
             check_unmoved(found.settled)
             return found
 
@@ -147,8 +155,7 @@ def _check_told(left: Sequence[Left], *, is_alike: bool) -> None:
         )
 
 
-def _did(traced: Traced, *, is_anew: bool = False) -> Did:
+def _did(traced: Traced, *, is_compared: bool = False) -> Did:
     """Return what a step did when it was traced, with its program if that is to be compared."""
     found = Did("", traced.returned, traced.changed, traced.settled)
-    is_compared = is_anew or traced.left or found.numbers()
-    return replace(found, program=traced.module.code) if is_compared else found
+    return replace(found, program=traced.module.code) if is_compared or found.numbers() else found

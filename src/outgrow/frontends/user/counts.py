@@ -5,10 +5,10 @@
 Numbers that a step finds outside, or in attributes of modules, are part of it, and one that it changes would make
 another step of every call. So a step that changes some is traced again, with objects in their places that can be added
 to, and refuse whoever looks at them. If it does the same then, the numbers are no part of it, and go on by as much
-after each call.
+after each call. So are those that other calls count up, as one does that leaves a batch out: this one by none.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -84,9 +84,14 @@ class Did:
         return {item.location: item.value for item in left if isinstance(item, Changed | Settled)}
 
 
-def counted(first: Did, traced_anew: Callable[[], Did]) -> tuple[Count, ...]:
-    """Return the whole numbers that a step only counts up; it is traced anew for that, if it changes some."""
-    places = first.numbers()
+def counted(first: Did, traced_anew: Callable[[], Did], others: Iterable[Location] = ()) -> tuple[Count, ...]:
+    """Return the whole numbers that a step only counts up, among those that `others` count.
+
+    It is traced anew for that, if there are some that it may count.
+    """
+    changed = first.numbers()
+    keys = {place.key for place in changed}
+    places = (*changed, *(place for place in others if place.key not in keys and type(place.read()) is int))
     while places:
         with _withheld(places) as looked_at:
             try:
