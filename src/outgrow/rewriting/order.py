@@ -1,5 +1,6 @@
 """The law of order: ops that do not conflict may change places."""
 
+from outgrow.errors import NotApplicable
 from outgrow.ir.graph import Op
 from outgrow.plan import Move
 from outgrow.rewriting.draft import Draft, Place
@@ -41,9 +42,9 @@ def move(draft: Draft, decision: Move) -> None:
     require(draft.precedes(after, moved[0]), f"{decision.after} does not precede {draft.op(moved[0]).name}")
     require(not draft.has_transfer_between(after, moved[-1]), "a transfer is in the way")
     for place in moved:
-        for other in draft.conflicts(place):
-            is_passed = draft.precedes(after, other) and draft.precedes(other, place) and other not in moved
-            require(not is_passed, f"{_name(draft, other)} conflicts with a moved op")
+        for other in dict.fromkeys(draft.conflicts(place)):  # checks share a storage with each update
+            if draft.precedes(after, other) and draft.precedes(other, place) and other not in moved:
+                raise NotApplicable(f"{_name(draft, other)} conflicts with a moved op")
     for place in reversed(moved):
         draft.move_after(place, after)
 
