@@ -89,6 +89,11 @@ def smaller(model: nn.Module, optimizer: Optimizer, loss: Tensor) -> object:
     return trained(model, optimizer, loss * (0.5 if loss.item() > 2 else 1.0)), min(loss.item(), 3.0)
 
 
+def counted(model: nn.Module, optimizer: Optimizer, loss: Tensor) -> object:
+    factor = (1.0, 0.5)[loss.item() > 2]
+    return trained(model, optimizer, loss * factor), int(loss.item() > 2)
+
+
 def norm_is_finite(model: nn.Module, optimizer: Optimizer, loss: Tensor) -> object:
     loss.backward()
     norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -122,7 +127,7 @@ def accumulated(_model: nn.Module, optimizer: Optimizer, loss: Tensor) -> None:
 
 
 FORMS = (
-    *(finite, is_a_number, equals_itself, finite_by_math, finite_by_numpy, smaller),
+    *(finite, is_a_number, equals_itself, finite_by_math, finite_by_numpy, smaller, counted),
     *(norm_is_finite, each_gradient, ends_early, accumulated),
 )
 

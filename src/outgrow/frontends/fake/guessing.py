@@ -205,7 +205,10 @@ def _at_one(found: torch.SymBool | torch.SymFloat | torch.SymInt) -> bool:
 
 @contextmanager
 def numbers_decide(guessing: Guessing) -> Iterator[None]:
-    """Within it, whether numbers are true that are not there yet is guessed, and whether they are finite, or NaN."""
+    """Within it, whether numbers are true that are not there yet is guessed, and whether they are finite, or NaN.
+
+    What is true is 1 to who counts with it, or takes it for a place in a list.
+    """
 
     def unknown(number: object) -> bool:
         return isinstance(number, _NUMBERS) and number.node.hint is None and guessing.is_of_step()
@@ -228,6 +231,8 @@ def numbers_decide(guessing: Guessing) -> Iterator[None]:
     with ExitStack() as stack:
         for kind in _NUMBERS:
             stack.enter_context(patch.object(kind, "__bool__", deciding(kind.__bool__)))
+        for name in ("__int__", "__index__"):
+            stack.enter_context(patch.object(torch.SymBool, name, lambda flag: int(bool(flag)), create=True))
         for name, ask in _OF_ITSELF.items():
             stack.enter_context(patch.object(torch.SymFloat, name, comparing(getattr(torch.SymFloat, name), ask)))
         for module in (math, np):
