@@ -76,7 +76,7 @@ class Capturing:
 
         def traced_anew(living: Sequence[object]) -> Traced:
             with one_by_one(training):
-                return trace(self.step, training, args, kwargs, living, self._moving)
+                return trace(self.step, training, args, kwargs, living, self._moving, told=None)
 
         def part(traced: Traced) -> Captured:
             _check_divisible(traced)
@@ -99,11 +99,6 @@ class Capturing:
 
 def _check_divisible(traced: Traced) -> None:
     """Refuse what no mesh divides: looks beyond the batch, results as large as contents say, `.data` that is set."""
-    if traced.guesses:
-        raise Uncapturable(
-            f"{traced.guesses[0].line or 'the step'}: the step decides by what it computes, of which a process of a "
-            "mesh has only a part; return it, and decide after the step, or write it with torch.where"
-        )
     asked = next((item for item in traced.questions if not item.of_batch), None)
     if asked is not None:
         raise Uncapturable(

@@ -94,6 +94,12 @@ def counted(model: nn.Module, optimizer: Optimizer, loss: Tensor) -> object:
     return trained(model, optimizer, loss * factor), int(loss.item() > 2)
 
 
+def is_true(model: nn.Module, optimizer: Optimizer, loss: Tensor) -> object:
+    is_large, is_itself = loss.item() > 2, loss.item() >= loss.item()
+    trained(model, optimizer, loss * (0.5 if is_large is True else 1.0))
+    return is_large is False, is_itself
+
+
 def norm_is_finite(model: nn.Module, optimizer: Optimizer, loss: Tensor) -> object:
     loss.backward()
     norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -127,7 +133,7 @@ def accumulated(_model: nn.Module, optimizer: Optimizer, loss: Tensor) -> None:
 
 
 FORMS = (
-    *(finite, is_a_number, equals_itself, finite_by_math, finite_by_numpy, smaller, counted),
+    *(finite, is_a_number, equals_itself, finite_by_math, finite_by_numpy, smaller, is_true, counted),
     *(norm_is_finite, each_gradient, ends_early, accumulated),
 )
 

@@ -18,6 +18,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import product
 from threading import get_ident
 from typing import Any
 from unittest.mock import patch
@@ -45,10 +46,11 @@ _OF_NUMBERS: Mapping[str, Callable[[Tensor], Tensor]] = {
 }
 """Functions of `math` and `numpy` that ask a number, and those of torch."""
 _OF_ITSELF: Mapping[str, Callable[[Tensor], Tensor]] = {
-    "__eq__": lambda number: number == number,  # noqa: PLR0124 - what is NaN is not
+    **{name: lambda number: number == number for name in ("__eq__", "__le__", "__ge__")},  # noqa: PLR0124 - NaN is not
     "__ne__": torch.isnan,
+    **{name: lambda number: number > number for name in ("__lt__", "__gt__")},  # noqa: PLR0124 - for the same reason
 }
-"""What a number is asked that is compared with itself."""
+"""Comparisons, and what a number is asked that is compared with itself."""
 _LIBRARY = torch.library.Library("outgrow", "FRAGMENT")
 _ENDLESS = (
     "the step decides {} times by what it computes, as a loop does that ends when something has converged; let it run "
@@ -93,15 +95,15 @@ CHECKS = (torch.ops.outgrow.guess.default, torch.ops.outgrow.guess.number)
 
 
 class Guessing:
-    """The guesses of a step while it is traced; the first ones are `told`.
+    """The guesses of a step while it is traced; the first ones are `told`. It guesses nothing if that is None.
 
     `held` are the gradients of before the step that hang in their slots when it decides: should it go another way, it
     may still want them.
     """
 
-    def __init__(self, told: Sequence[Guess]) -> None:
-        self._told = told
-        self._by_line = {guess.line: guess.answer for guess in told}
+    def __init__(self, told: Sequence[Guess] | None) -> None:
+        self._told, self._may_guess = told or (), told is not None
+        self._by_line = {guess.line: guess.answer for guess in self._told}
         self.begun(tuple)
 
     def begun(self, hanging: Callable[[], Collection[StateSlot]]) -> "Guessing":
@@ -120,14 +122,14 @@ class Guessing:
         """Return the guesses for a trace that goes the other way where this one has guessed last."""
         return Guessing((*self.made[:-1], self.made[-1].otherwise))
 
-    def is_of_step(self) -> bool:
-        """Whether the step asks, and no other thread."""
-        return get_ident() == self._thread
+    def may_guess(self) -> bool:
+        """Whether it is the step that asks: no other thread, and no operator, which nobody traces."""
+        return self._may_guess and get_ident() == self._thread and get_proxy_mode() is not None
 
     def may_decide(self, tensor: Tensor) -> bool:
         """Whether the step may decide by a tensor: by one number, which is none of many at once, as within `vmap`."""
         is_one = tensor.numel() == 1 and not is_functorch_wrapped_tensor(tensor)
-        return is_one and self.is_of_step() and not self._is_looking
+        return is_one and self.may_guess() and not self._is_looking
 
     @contextmanager
     def looking(self) -> Iterator[None]:
@@ -205,13 +207,13 @@ def _at_one(found: torch.SymBool | torch.SymFloat | torch.SymInt) -> bool:
 
 @contextmanager
 def numbers_decide(guessing: Guessing) -> Iterator[None]:
-    """Within it, whether numbers are true that are not there yet is guessed, and whether they are finite, or NaN.
+    """Within it, whether numbers are true that are not there yet is guessed, and how they compare, if they are finite.
 
-    What is true is 1 to who counts with it, or takes it for a place in a list.
+    What a comparison finds is guessed at once: nobody is asked where it is taken for what it is (`found is True`).
     """
 
     def unknown(number: object) -> bool:
-        return isinstance(number, _NUMBERS) and number.node.hint is None and guessing.is_of_step()
+        return isinstance(number, _NUMBERS) and number.node.hint is None and guessing.may_guess()
 
     def asked(number: Any, ask: Callable[[Tensor], Tensor]) -> bool:
         return guessing.by_tensor(ask(torch.scalar_tensor(number, dtype=torch.float64)))
@@ -222,25 +224,25 @@ def numbers_decide(guessing: Guessing) -> Iterator[None]:
     def asking(own: Callable[..., Any], ask: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
         return lambda number, *more, **named: asked(number, ask) if unknown(number) else own(number, *more, **named)
 
-    def comparing(own: Callable[[Any, Any], Any], ask: Callable[[Tensor], Tensor]) -> Callable[[Any, Any], Any]:
+    def comparing(own: Callable[[Any, Any], Any], of_itself: Callable[[Tensor], Tensor]) -> Callable[[Any, Any], Any]:
         def compared(number: Any, other: Any) -> Any:
-            return asked(number, ask) if unknown(number) and _is_same(number, other) else own(number, other)
+            if unknown(number) and _is_same(number, other):
+                return asked(number, of_itself)
+            found = own(number, other)
+            return guessing.by_number(found) if unknown(found) else found
 
         return compared
 
     with ExitStack() as stack:
         for kind in _NUMBERS:
             stack.enter_context(patch.object(kind, "__bool__", deciding(kind.__bool__)))
-        for name in ("__int__", "__index__"):
-            stack.enter_context(patch.object(torch.SymBool, name, lambda flag: int(bool(flag)), create=True))
-        for name, ask in _OF_ITSELF.items():
-            stack.enter_context(patch.object(torch.SymFloat, name, comparing(getattr(torch.SymFloat, name), ask)))
-        for module in (math, np):
-            for name, ask in _OF_NUMBERS.items():
-                stack.enter_context(patch.object(module, name, asking(getattr(module, name), ask)))
+        for kind, (name, ask) in product((torch.SymFloat, torch.SymInt), _OF_ITSELF.items()):
+            stack.enter_context(patch.object(kind, name, comparing(getattr(kind, name), ask)))
+        for module, (name, ask) in product((math, np), _OF_NUMBERS.items()):
+            stack.enter_context(patch.object(module, name, asking(getattr(module, name), ask)))
         yield
 
 
-def _is_same(number: torch.SymFloat, other: object) -> bool:
-    """Whether a number is compared with itself: whoever does so asks whether it is one."""
+def _is_same(number: torch.SymFloat | torch.SymInt, other: object) -> bool:
+    """Whether a number is compared with itself, which NaN is not equal to."""
     return isinstance(other, torch.SymFloat) and number.node.expr == other.node.expr

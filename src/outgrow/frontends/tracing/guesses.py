@@ -51,7 +51,8 @@ def guesses_first(graph: Graph, names: Collection[str], guesses: Sequence[Guess]
     before, ops = predecessors(graph), graph.ops
     changed = {at: found for at, op in enumerate(ops) if (found := {*at_stake(graph, op)} - {*put_back})}
     early: set[int] = set()
-    checking = (at for at, op in enumerate(ops) if op.name in names)
+    checking = [at for at, op in enumerate(ops) if op.name in names]
+    assert len(checking) == len(guesses), "each guess is checked"
     for number, last in enumerate(checking):
         waiting = [last]
         while waiting:

@@ -150,12 +150,12 @@ def trace(
     kwargs: Mapping[str, object],
     living: Sequence[object] | None = None,
     moving: Collection[NumberSlot] = (),
-    told: Sequence[Guess] = (),
+    told: Sequence[Guess] | None = (),
 ) -> Traced:
     """Run `step` once on fake tensors and return what it did.
 
     `living` are the generators that there are, if they were looked for already; other calls change what is `moving`.
-    Its first guesses are `told`.
+    Its first guesses are `told`; if that is None it may not guess.
 
     Raises `Uncapturable` where the step looks at contents or changes what no captured step repeats, and for tensors on
     a device that `frontends.user.devices` refuses; errors of the step pass.
