@@ -44,3 +44,26 @@ def test_a_mesh_gathers_by_numbers() -> None:
     """A result is as large as there are indices, also if they are in the batch; a mask is refused above."""
     training = Training((nn.Identity(),), ())
     _check_divisible(trace(lambda x, at: x[at], training, (torch.ones(2, 4), torch.tensor([1, 0, 1])), {}))
+
+
+@pytest.mark.parametrize(
+    "decide",
+    [
+        lambda loss: loss > 0,
+        lambda loss: loss.item() > 0,
+        lambda loss: loss.item() == loss.item(),
+        lambda loss: (number := loss.item()) == number,
+    ],
+)
+def test_a_step_on_a_mesh_guesses_nothing(decide: Callable[[Tensor], object]) -> None:
+    """Its processes compute parts of what it decides by."""
+    model = nn.Linear(4, 1)
+
+    def step(x: Tensor) -> Tensor:
+        loss = model(x).sum()
+        return loss * 2 if decide(loss) else loss
+
+    training = Training((model,), ())
+    assert trace(step, training, (torch.ones(2, 4),), {}).guesses
+    with pytest.raises(Uncapturable, match="needs the content"):
+        trace(step, training, (torch.ones(2, 4),), {}, told=None)

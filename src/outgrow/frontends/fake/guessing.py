@@ -29,6 +29,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, fx
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils._mode_utils import no_dispatch
 
 from outgrow.errors import Uncapturable
@@ -213,7 +214,7 @@ def numbers_decide(guessing: Guessing) -> Iterator[None]:
     """
 
     def unknown(number: object) -> bool:
-        return isinstance(number, _NUMBERS) and number.node.hint is None and guessing.may_guess()
+        return _is_unknown(number) and guessing.may_guess()
 
     def asked(number: Any, ask: Callable[[Tensor], Tensor]) -> bool:
         return guessing.by_tensor(ask(torch.scalar_tensor(number, dtype=torch.float64)))
@@ -226,7 +227,9 @@ def numbers_decide(guessing: Guessing) -> Iterator[None]:
 
     def comparing(own: Callable[[Any, Any], Any], of_itself: Callable[[Tensor], Tensor]) -> Callable[[Any, Any], Any]:
         def compared(number: Any, other: Any) -> Any:
-            if unknown(number) and _is_same(number, other):
+            if _is_unknown(number) and _is_same(number, other):
+                if not guessing.may_guess():
+                    raise GuardOnDataDependentSymNode(number.node.expr, "is it NaN?")
                 return asked(number, of_itself)
             found = own(number, other)
             return guessing.by_number(found) if unknown(found) else found
@@ -241,6 +244,10 @@ def numbers_decide(guessing: Guessing) -> Iterator[None]:
         for module, (name, ask) in product((math, np), _OF_NUMBERS.items()):
             stack.enter_context(patch.object(module, name, asking(getattr(module, name), ask)))
         yield
+
+
+def _is_unknown(number: object) -> bool:
+    return isinstance(number, _NUMBERS) and number.node.hint is None
 
 
 def _is_same(number: torch.SymFloat | torch.SymInt, other: object) -> bool:

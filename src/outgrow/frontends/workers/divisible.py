@@ -66,7 +66,7 @@ def divisible(function: Callable[..., Workload], settings: Mapping[str, object])
             "machine says what workers compute on."
         )
     with blamed_on("the step cannot be captured"), one_by_one(training):
-        traced = trace(workload.step, training, batch, {})
+        traced = trace(workload.step, training, batch, {}, told=None)
     found = Divisible(traced, pytree.tree_leaves((batch, {})), divisible_dataflow(traced))
     gc.collect()  # what tracing leaves behind would be looked at again and again while planning
     return found
