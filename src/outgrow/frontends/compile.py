@@ -41,7 +41,8 @@ from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.preparing.warmup import warm_up
 from outgrow.frontends.torn import Whole
 from outgrow.frontends.user.devices import CPU, home_of
-from outgrow.frontends.user.refusals import DROP_IN, NO_LINE
+from outgrow.frontends.user.lines import NO_LINE
+from outgrow.frontends.user.refusals import DROP_IN
 from outgrow.frontends.user.state import Training, local, state_tensors
 from outgrow.frontends.workers.workers import Received, Workers
 from outgrow.frontends.workloads.workload import Workload

@@ -61,7 +61,8 @@ from outgrow.frontends.fake.twice import IS_OLD, once
 from outgrow.frontends.fake.uncast import UNCAST
 from outgrow.frontends.fake.values import VALUES
 from outgrow.frontends.user.guards import Symbols
-from outgrow.frontends.user.refusals import is_of_a_library, looks_in_vain
+from outgrow.frontends.user.lines import is_of_a_library
+from outgrow.frontends.user.refusals import looks_in_vain
 from outgrow.frontends.user.sharing import place
 
 _ONCE = {name: once(name, getattr(torch, name)) for name in ("cumprod", "det")}

@@ -58,7 +58,8 @@ from outgrow.frontends.fake.spectra import TRANSFORMS, transformed
 from outgrow.frontends.fake.sums import Sums
 from outgrow.frontends.user.configuration import attributes_of
 from outgrow.frontends.user.guards import Symbols
-from outgrow.frontends.user.refusals import NESTED, check_nothing_caught, is_unanswerable, present_line
+from outgrow.frontends.user.lines import present_line
+from outgrow.frontends.user.refusals import NESTED, check_nothing_caught, is_unanswerable
 from outgrow.frontends.user.sharing import ZEROS, address
 from outgrow.frontends.user.state import BatchSlot, BufferSlot, Slot
 from outgrow.frontends.user.unseen import OBSERVING, with_room

@@ -14,7 +14,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 from outgrow.errors import ReplayMismatch, Uncapturable
 from outgrow.frontends.fake.uncast import is_cast
-from outgrow.frontends.user.refusals import present_line
+from outgrow.frontends.user.lines import present_line
 
 _KNOWN = frozenset({"aten", "prim", "prims", "outgrow", "profiler", "quantized", "c10d", "_c10d_functional"})
 

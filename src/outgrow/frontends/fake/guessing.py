@@ -33,7 +33,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils._mode_utils import no_dispatch
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.user.refusals import present_line
+from outgrow.frontends.user.lines import present_line
 from outgrow.frontends.user.state import StateSlot
 
 _MOST_GUESSES = 1 << 10

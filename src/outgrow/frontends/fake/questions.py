@@ -35,7 +35,7 @@ from torch.utils._mode_utils import no_dispatch
 from outgrow.frontends.fake.arguments import Invoked, exchanged, leaves_of, tensors_of, writes, writes_in_silence
 from outgrow.frontends.fake.literals import Literals, is_deterministic
 from outgrow.frontends.fake.noted import Noted
-from outgrow.frontends.user.refusals import present_line
+from outgrow.frontends.user.lines import present_line
 from outgrow.frontends.user.state import BufferSlot
 
 _MOST_BYTES, _MOST_OPERATORS = 16 << 20, 512

@@ -16,7 +16,8 @@ from torch.torch_version import TorchVersion
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.fake.products import is_transformed
-from outgrow.frontends.user.refusals import DROP_IN, present_line
+from outgrow.frontends.user.lines import present_line
+from outgrow.frontends.user.refusals import DROP_IN
 
 IS_OLD = TorchVersion(torch.__version__) < "2.13"
 """Whether the gradient of cumulative products has other bits where it is traced, and so the second one of products."""

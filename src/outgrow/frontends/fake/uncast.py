@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.user.refusals import present_line
+from outgrow.frontends.user.lines import present_line
 
 _KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
 

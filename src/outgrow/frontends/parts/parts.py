@@ -49,8 +49,9 @@ from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.tracing.signature import signature
 from outgrow.frontends.user import hooks
+from outgrow.frontends.user.lines import NO_LINE
 from outgrow.frontends.user.outside import Outside
-from outgrow.frontends.user.refusals import DROP_IN, NO_LINE
+from outgrow.frontends.user.refusals import DROP_IN
 from outgrow.remarks import remark
 
 _turn = RLock()

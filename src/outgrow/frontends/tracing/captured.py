@@ -27,9 +27,9 @@ from outgrow.frontends.user.configuration import content
 from outgrow.frontends.user.counts import Count
 from outgrow.frontends.user.devices import CPU
 from outgrow.frontends.user.guards import Guards
+from outgrow.frontends.user.lines import NO_LINE
 from outgrow.frontends.user.outside import Changed, Filled, Outside
 from outgrow.frontends.user.plain import Number, NumberSlot
-from outgrow.frontends.user.refusals import NO_LINE
 from outgrow.frontends.user.renewed import Made, renewed
 from outgrow.frontends.user.sharing import address, geometry, place
 from outgrow.frontends.user.state import (

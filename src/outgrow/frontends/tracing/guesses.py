@@ -15,7 +15,8 @@ from outgrow.analysis.precedence import predecessors
 from outgrow.analysis.updates import updated
 from outgrow.errors import Uncapturable
 from outgrow.frontends.fake.guessing import CHECKS, Guess
-from outgrow.frontends.user.refusals import DROP_IN, NO_LINE
+from outgrow.frontends.user.lines import NO_LINE
+from outgrow.frontends.user.refusals import DROP_IN
 from outgrow.ir.graph import Graph, Op, Role
 
 _UPDATED = "of parameters or optimizer state that the step has updated"

@@ -31,5 +31,6 @@ guards         conditions on hyper-parameters under which a captured step holds
 schedules      what becomes of `scheduler.step()`
 signals        when a signal interrupts a step that is captured
 unreadable     what refuses whoever reads it
-refusals       why a step cannot be captured, and which line is to blame
+lines          whose a line is, and which is the user's
+refusals       why a step cannot be captured
 """

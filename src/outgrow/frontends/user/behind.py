@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.user.refusals import present_line
+from outgrow.frontends.user.lines import present_line
 
 
 def with_nothing_behind(item: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from outgrow.frontends.user.configuration import TOLD_APART, is_opaque
 from outgrow.frontends.user.functions import has_value
-from outgrow.frontends.user.refusals import in_package, is_of_a_library
+from outgrow.frontends.user.lines import in_package, is_of_a_library
 
 MISSING = object()
 _SHOWING = frozenset(("rich", "tqdm"))

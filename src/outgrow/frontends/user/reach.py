@@ -30,9 +30,9 @@ from torch.optim import Optimizer
 from outgrow.frontends.user.configuration import NUMBERS, is_configuration, is_opaque, is_settled
 from outgrow.frontends.user.functions import wrapped_by, wraps
 from outgrow.frontends.user.hooks import hooks
+from outgrow.frontends.user.lines import is_of_a_library
 from outgrow.frontends.user.locations import MISSING, Location, is_of_a_package, is_of_the_user, of_class
 from outgrow.frontends.user.reads import IMPORT, SUPER, Path, reads
-from outgrow.frontends.user.refusals import is_of_a_library
 
 _WRITING = frozenset(("add", "append", "appendleft", "clear", "discard", "extend", "insert", "setdefault", "update"))
 """Methods of containers that write, and read nothing."""

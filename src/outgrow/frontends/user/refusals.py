@@ -1,4 +1,4 @@
-"""Why can a step not be captured, and which line of the user's is it?
+"""Why can a step not be captured?
 
 While a step is captured its tensors have shapes but no contents. What asks for contents (`if loss > 1`,
 `.numpy()`, a mask made of activations that chooses as many rows as they say) ends in an error of torch, deep
@@ -6,16 +6,11 @@ inside a library. Such an error becomes `Uncapturable`, naming the innermost lin
 Any other error is the user's own and is left as it is.
 """
 
-import linecache
-import os
-import site
-import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
 from itertools import takewhile
 from pathlib import Path
-from traceback import walk_stack, walk_tb
+from traceback import walk_tb
 from types import FrameType, TracebackType
 
 import torch
@@ -27,8 +22,8 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-import outgrow
 from outgrow.errors import Uncapturable
+from outgrow.frontends.user.lines import is_of_a_library, is_raised_by_torch, where
 
 _CONTENT = (
     "this needs the content of a tensor, which is not there while the step is captured; return the tensor and do it "
@@ -93,8 +88,6 @@ _OF_FUNCTIONS = (
     "torch cannot trace this operator, {}, whose operands are functions; write an if or a loop in its place, which the "
     "backend of torch.compile takes whatever it looks at, or torch.where, or do it outside of the step"
 )
-NO_LINE = "the step"
-"""What is named where no line is known."""
 _NO_FAKE = "no fake impl registered"
 _NOT_BUILT = "Torch not compiled with"
 """CUDA, or XPU: eager mode has this error too."""
@@ -121,13 +114,6 @@ _CONTENT_MESSAGES = (
     "Object of type Sym",
     "Got <class 'torch.Sym",
 )
-
-
-def _beginnings(folders: Iterable[str]) -> tuple[str, ...]:
-    """Return how the paths of files in some folders begin."""
-    return tuple(f"{Path(folder).resolve()}{os.sep}" for folder in folders)
-
-
 _LOOKING: Mapping[str, str] = {
     "torch/nn/modules/rnn.py:forward": _LENGTHS,
     "torch/nn/utils/rnn.py:pad_packed_sequence": _LENGTHS,
@@ -144,9 +130,6 @@ _SYMBOL = "torch/fx/experimental/sym_node.py"
 _NESTING = tuple([f"torch/nested/__init__.py:{name}" for name in ("nested_tensor", "nested_tensor_from_jagged")])
 _UNTRACKED = "is not tracked with proxy"
 _TRANSFORMS = ("torch/_functorch/eager_transforms.py:_jvp_with_argnums",)
-_TORCH, _OUTGROW = _beginnings(torch.__path__), _beginnings(outgrow.__path__)
-_PACKAGES = _beginnings((*site.getsitepackages(), site.getusersitepackages()))
-_LIBRARIES = (*_TORCH, *_OUTGROW, *_PACKAGES, *_beginnings([sysconfig.get_path("stdlib")]))
 
 
 @contextmanager
@@ -159,7 +142,7 @@ def refusals() -> Iterator[None]:
         if reason is None:
             raise
         way_out = DROP_IN if _operator_of_functions(error) is None else ""  # parts have none of these either
-        raise Uncapturable(f"{_line(error.__traceback__)}: {reason}{way_out}") from error
+        raise Uncapturable(f"{where(error.__traceback__)}: {reason}{way_out}") from error
 
 
 def is_unanswerable(error: Exception) -> bool:
@@ -173,7 +156,7 @@ def check_nothing_caught(errors: Iterable[RuntimeError]) -> None:
     for error in errors:
         traceback = error.__traceback__  # begins where the error was caught
         if traceback is not None and not is_of_a_library(traceback.tb_frame.f_code.co_filename):
-            raise Uncapturable(f"{_line(traceback)}: {_reason(error)}{DROP_IN}") from error
+            raise Uncapturable(f"{where(traceback)}: {_reason(error)}{DROP_IN}") from error
 
 
 def _reason(error: RuntimeError | TypeError | AssertionError | ZeroDivisionError) -> str | None:
@@ -198,7 +181,7 @@ def _reason(error: RuntimeError | TypeError | AssertionError | ZeroDivisionError
             return why
         case AssertionError() if "aten._pin_memory" in str(error):
             return _PINNED
-        case AssertionError() | NotImplementedError() | ZeroDivisionError() if _is_of_torch(error.__traceback__):
+        case AssertionError() | NotImplementedError() | ZeroDivisionError() if is_raised_by_torch(error.__traceback__):
             return None if _NOT_BUILT in str(error) else _UNTRACEABLE
         case _:
             return None
@@ -247,60 +230,3 @@ def _is_asked_by(traceback: TracebackType | None, functions: tuple[str, ...]) ->
 def _is_one_of(frame: FrameType, functions: tuple[str, ...]) -> bool:
     code = frame.f_code
     return f"{Path(code.co_filename).as_posix()}:{code.co_name}".endswith(functions)
-
-
-def _is_of_torch(traceback: TracebackType | None) -> bool:
-    """Whether an error was raised by torch's own Python."""
-    file = ""
-    while traceback is not None:
-        file, traceback = traceback.tb_frame.f_code.co_filename, traceback.tb_next
-    return str(Path(file).resolve()).startswith(_TORCH)
-
-
-@cache
-def is_of_a_library(file: str) -> bool:
-    """Whether a file of code is Python's own, or of an installed package."""
-    return str(Path(file).resolve()).startswith(_LIBRARIES)
-
-
-def _line(traceback: TracebackType | None) -> str:
-    """Return the user's line, and that of an installed package behind it, other than torch, where it went wrong."""
-    frames = reversed([*walk_tb(traceback)])
-    behind = takewhile(lambda item: is_of_a_library(item[0].f_code.co_filename), frames)
-    others = ((frame, line, in_package(frame.f_code.co_filename)) for frame, line in behind)
-    found = next((_at(frame, line, name) for frame, line, name in others if name), None)
-    return f"{user_line(traceback) or NO_LINE}{(found and f', in {found}') or ''}"
-
-
-@cache
-def in_package(file: str) -> str | None:
-    """Return the path of a file within the installed packages; None for torch, outgrow, and what is not installed."""
-    path = str(Path(file).resolve())
-    if path.startswith((*_TORCH, *_OUTGROW)):
-        return None
-    return next((path.removeprefix(folder) for folder in _PACKAGES if path.startswith(folder)), None)
-
-
-def user_line(traceback: TracebackType | None) -> str | None:
-    """Return file, line and text of the innermost frame outside of torch, outgrow and installed packages."""
-    return _innermost(reversed([*walk_tb(traceback)]))
-
-
-def present_line() -> str | None:
-    """Return file, line and text of the innermost such frame that runs now."""
-    return _innermost(walk_stack(None))
-
-
-def _innermost(frames: Iterable[tuple[FrameType, int]]) -> str | None:
-    """Return the first of some frames, from the innermost on, that is the user's."""
-    for frame, line in frames:
-        file = frame.f_code.co_filename
-        if not file.startswith("<") and not is_of_a_library(file):
-            return _at(frame, line, file)
-    return None
-
-
-def _at(frame: FrameType, line: int, name: str) -> str:
-    """Return the name of a file, and number and text of a line in it."""
-    text = linecache.getline(frame.f_code.co_filename, line).strip()
-    return f"{name}:{line}: `{text}`" if text else f"{name}:{line}"

@@ -23,7 +23,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from outgrow.errors import InvalidWorkload, OutgrowError
-from outgrow.frontends.user.refusals import refusals, user_line
+from outgrow.frontends.user.lines import user_line
+from outgrow.frontends.user.refusals import refusals
 from outgrow.frontends.user.unfinished import is_unfinished
 from outgrow.frontends.workloads.workload import Workload
 
