@@ -17,7 +17,7 @@ import outgrow
 from outgrow.errors import Uncapturable
 from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.tracing.captured import Captured
-from outgrow.frontends.user.attributes import Settled
+from outgrow.frontends.user.changes import Changed
 
 
 class Base(nn.Module):
@@ -587,7 +587,7 @@ def test_the_length_of_a_table_that_is_not_left_is_not_left() -> None:
     assert captured(model).settled == ()
     assert (model.calls, model.hidden) == (0, None)
     counted = captured(Counted()).settled
-    assert [item.value for item in counted if isinstance(item, Settled)] == [1]
+    assert [item.value for item in counted if isinstance(item, Changed)] == [1]
 
 
 class Schedule:

@@ -19,7 +19,8 @@ from torch.optim import SGD
 import outgrow
 from outgrow.frontends import within_budget
 from outgrow.frontends.tracing.capture import capture
-from outgrow.frontends.user.outside import Changed, Outside
+from outgrow.frontends.user.changes import Changed
+from outgrow.frontends.user.outside import Outside
 from outgrow.frontends.user.reach import reached
 
 PACKAGE = """

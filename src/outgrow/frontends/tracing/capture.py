@@ -20,7 +20,8 @@ from outgrow.frontends.fake.guessing import Guess
 from outgrow.frontends.tracing.assembly import captured_from
 from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.tracing.trace import Traced, trace
-from outgrow.frontends.user.attributes import Contents, Left, Read, Settled, next_step
+from outgrow.frontends.user.attributes import Left, Read, next_step
+from outgrow.frontends.user.changes import Change
 from outgrow.frontends.user.counts import OTHERWISE, Did, counted
 from outgrow.frontends.user.drawn import living_generators
 from outgrow.frontends.user.escapes import check_nothing_is_kept, older_objects_apart, taken_out_on_failure
@@ -106,14 +107,14 @@ def _captured_by(
 def _leaving(captured: Captured, did: Did, left: Sequence[Left], traced_anew: Callable[[], Traced]) -> Captured:
     """Return a captured step that has `left` something in attributes, once the next step is known not to read it."""
 
-    def next_did(settled: Sequence[Settled | Contents], not_to_read: Sequence[Left]) -> Did:
+    def next_did(settled: Sequence[Change], not_to_read: Sequence[Left]) -> Did:
         with next_step(settled, not_to_read) as check_unmoved:
             found = _did(traced_anew(), is_compared=True)
             check_unmoved(found.settled)
             return found
 
     settled = captured.settled
-    has_settled = {id(item.owner) for item in settled}
+    has_settled = {id(item.location.held) for item in settled}
     with_state = {id(item.owner) for item in left if item.depend}
     state = [item for item in left if item.depend or id(item.owner) in with_state & has_settled]
     remade = [item for item in left if id(item.owner) in has_settled - with_state]
@@ -125,7 +126,7 @@ def _leaving(captured: Captured, did: Did, left: Sequence[Left], traced_anew: Ca
                 owners = {id(item.owner) for item in remade}
                 if refusal.owner not in owners:
                     raise
-                settled = tuple(item for item in settled if id(item.owner) not in owners)
+                settled = tuple(item for item in settled if id(item.location.held) not in owners)
         found = next_did(settled, state) if state else did
     except Read as refusal:
         raise Uncapturable(str(refusal)) from refusal

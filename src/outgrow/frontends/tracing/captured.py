@@ -21,14 +21,15 @@ from outgrow.frontends.fake.counters import Counted
 from outgrow.frontends.fake.guessing import Guess
 from outgrow.frontends.fake.questions import Question, Read, first_changed
 from outgrow.frontends.tracing.leaf import Kind
-from outgrow.frontends.user.attributes import Contents, Left, Settled
+from outgrow.frontends.user.attributes import Left
 from outgrow.frontends.user.behind import with_nothing_behind
+from outgrow.frontends.user.changes import Change, Filled
 from outgrow.frontends.user.configuration import content
 from outgrow.frontends.user.counts import Count
 from outgrow.frontends.user.devices import CPU
 from outgrow.frontends.user.guards import Guards
 from outgrow.frontends.user.lines import NO_LINE
-from outgrow.frontends.user.outside import Changed, Filled, Outside
+from outgrow.frontends.user.outside import Outside
 from outgrow.frontends.user.plain import Number, NumberSlot
 from outgrow.frontends.user.renewed import Made, renewed
 from outgrow.frontends.user.sharing import address, geometry, place
@@ -168,10 +169,10 @@ class Captured:
     found: tuple[Found, ...] = ()
     schedulers: tuple[LRScheduler, ...] = ()
     flags: Mapping[ParameterSlot, bool] = field(default_factory=dict[ParameterSlot, bool])
-    settled: tuple[Settled | Contents, ...] = ()
+    settled: tuple[Change, ...] = ()
     overwritten: tuple[Left, ...] = ()
     outside: Outside = field(default_factory=Outside)
-    changed: tuple[Changed | Filled, ...] = ()
+    changed: tuple[Change, ...] = ()
     anew: frozenset[int] = frozenset()
     counts: tuple[Count, ...] = ()
     counters: tuple[Counted, ...] = ()
@@ -189,7 +190,7 @@ class Captured:
             self,
             outside=self.outside.without(keys),
             changed=tuple(item for item in self.changed if item.location.key not in keys),
-            settled=tuple(i for i in self.settled if isinstance(i, Contents) or i.location.key not in keys),
+            settled=tuple(item for item in self.settled if item.location.key not in keys),
             counts=counts,
         )
 
@@ -249,7 +250,7 @@ class Captured:
 
     def fills_alike(self) -> bool:
         """Whether there is before the step what there was, where it writes to containers and arrays."""
-        filled = (item for item in (*self.settled, *self.changed) if isinstance(item, Contents | Filled))
+        filled = (item for item in (*self.settled, *self.changed) if isinstance(item, Filled))
         return all(item.still_holds() for item in filled)
 
     def guards_hold(self, training: Training) -> bool:
@@ -305,7 +306,7 @@ class Captured:
     @cached_property
     def _owners(self) -> frozenset[int]:
         """The modules in whose attributes the step leaves something, by identity."""
-        left = (item.owner for item in (*self.settled, *self.overwritten))
+        left = [*(item.location.held for item in self.settled), *(item.owner for item in self.overwritten)]
         return frozenset(id(owner) for owner in left if isinstance(owner, nn.Module))
 
     def _is_in_place(self, training: Training) -> bool:

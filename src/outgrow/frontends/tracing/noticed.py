@@ -10,9 +10,9 @@ from torch.types import py_sym_types
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.tracing.leaf import Kind, Leaf
-from outgrow.frontends.user.attributes import Contents, Kept, Left, Settled
+from outgrow.frontends.user.attributes import Kept, Left
+from outgrow.frontends.user.changes import Change
 from outgrow.frontends.user.containers import check_open, open_containers
-from outgrow.frontends.user.outside import Changed, Filled
 from outgrow.frontends.user.plain import Numbers, NumberSlot
 from outgrow.frontends.user.set_data import SetData
 from outgrow.frontends.user.state import (
@@ -41,10 +41,10 @@ class Noticed:
     rebound: dict[StateSlot, Tensor] = field(default_factory=dict)
     emptied: tuple[StateSlot, ...] = ()
     gradients: list[Tensor] = field(default_factory=list)
-    settled: tuple[Settled | Contents, ...] = ()
+    settled: tuple[Change, ...] = ()
     kept: tuple[Kept, ...] = ()
     exchanged: tuple[Left, ...] = ()
-    changed: tuple[Changed | Filled, ...] = ()
+    changed: tuple[Change, ...] = ()
     numbers: Numbers = field(default_factory=Numbers)
 
     def ended(

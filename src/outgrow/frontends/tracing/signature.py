@@ -241,10 +241,10 @@ def _hashable(value: object, what: str) -> Hashable:
 
 
 def _names(counts: Collection[Count]) -> dict[int, frozenset[str]]:
-    """Return the names of counts that are attributes, by the identity of the table of attributes."""
+    """Return the names of counts that are attributes, by the identity of the owner."""
     found: dict[int, frozenset[str]] = {}
-    for root, (name,) in (count.location.key for count in counts):
-        found[root] = found.get(root, frozenset()) | {name}
+    for owner, (*_, name) in (count.location.key for count in counts):
+        found[owner] = found.get(owner, frozenset()) | {name}
     return found
 
 
@@ -268,7 +268,7 @@ def _modules(
         seen.add(module)
         check_python(module)
         parameters, buffers, children = module._parameters, module._buffers, module._modules
-        own = of_module(module, known, apart.get(id(vars(module)), frozenset()))
+        own = of_module(module, known, apart.get(id(module), frozenset()))
         found += (type(module), tuple(parameters), tuple(buffers), own, _hooks(module))
         found += [(name, numbers.setdefault(child, len(numbers))) for name, child in children.items()]
         for parameter in parameters.values():

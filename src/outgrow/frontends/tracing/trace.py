@@ -44,7 +44,8 @@ from outgrow.frontends.tracing.likeness import Account
 from outgrow.frontends.tracing.names import DETACHES
 from outgrow.frontends.tracing.noticed import Noticed, Output, without_graphs
 from outgrow.frontends.tracing.traceable import made_traceable
-from outgrow.frontends.user.attributes import Contents, Left, Settled, attributes_kept, left_by
+from outgrow.frontends.user.attributes import Left, attributes_kept, left_by
+from outgrow.frontends.user.changes import Change
 from outgrow.frontends.user.configuration import NUMBERS
 from outgrow.frontends.user.containers import check_open, open_containers
 from outgrow.frontends.user.counts import OTHERWISE
@@ -54,7 +55,7 @@ from outgrow.frontends.user.escapes import taken_out_on_failure
 from outgrow.frontends.user.guards import Symbols, number_symbol
 from outgrow.frontends.user.helpers import helpers_noted
 from outgrow.frontends.user.hooks import before_optimizers
-from outgrow.frontends.user.outside import Changed, Filled, Outside
+from outgrow.frontends.user.outside import Outside
 from outgrow.frontends.user.plain import Numbers, NumberSlot, check_unchanged, numbers_in, numbers_of, plain_state
 from outgrow.frontends.user.reach import reached
 from outgrow.frontends.user.refusals import ANOMALY, DROP_IN, refusals
@@ -129,10 +130,10 @@ class Traced:
     gradients: tuple[Tensor, ...]
     schedulers: tuple[LRScheduler, ...]
     flags: Mapping[ParameterSlot, bool]
-    settled: tuple[Settled | Contents, ...]
+    settled: tuple[Change, ...]
     left: tuple[Left, ...]
     outside: Outside
-    changed: tuple[Changed | Filled, ...]
+    changed: tuple[Change, ...]
     shared: frozenset[int]
 
     @property

@@ -6,6 +6,7 @@ containers     which containers may hold tensors
 devices        on which devices tensors may lie
 configuration  what in attributes tells modules and optimizers what to do
 filling        how containers are copied, compared and filled
+changes        values and contents that a step changes, which each call changes again
 attributes     what modules and optimizers keep in their attributes
 renewed        which containers a step makes anew
 functions      what a function sees beyond its own variables, and what it wraps

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch.utils._pytree as pytree
 from torch import SymBool, SymFloat, SymInt, Tensor
@@ -28,14 +28,13 @@ from torch.optim import Optimizer
 from torch.types import py_sym_types
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.user.configuration import is_configuration, is_opaque, is_same, is_sampled, is_settled
+from outgrow.frontends.user.changes import Change, Changed, Filled, Way, inner
+from outgrow.frontends.user.configuration import is_opaque, is_settled
 from outgrow.frontends.user.filling import (
     Array,
     Container,
-    change,
     differ,
     entries,
-    has_still,
     is_container,
     is_filled,
     like,
@@ -54,58 +53,6 @@ _ONCE = (
     "The step changes {0}.{2}. outgrow does not look into a {1}, so this happens once, when the step is captured. Keep "
     "what changes from step to step in an attribute of the module or the optimizer itself, or change it after the step."
 )
-
-_Way: TypeAlias = tuple[object, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """A settled value that a step leaves in an attribute of a module or an optimizer; `MISSING` where it deletes it."""
-
-    owner: object
-    name: str
-    value: object
-
-    @property
-    def location(self) -> Location:
-        """Where it is."""
-        return Location(vars(self.owner), (self.name,))
-
-    def leave(self) -> None:
-        """Set it as the step does."""
-        self.location.write(self.value)
-
-
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """Settled contents of a container, or an array, that hangs in attributes of an owner, before a step and after it.
-
-    The user may put another container there, so it is found by the way to it: the attribute's name, then the keys and
-    places in containers before it.
-    """
-
-    owner: object
-    way: _Way
-    before: Container | Array
-    contents: Container | Array
-
-    def container(self) -> Container | Array | None:
-        """Return what hangs there now, if it is a container of this kind."""
-        found: Any = vars(self.owner)
-        for key in self.way:
-            found = _inner(_entry(found, key))
-        return found if type(found) is type(self.contents) else None
-
-    def leave(self) -> None:
-        """Fill the container as the step does."""
-        there = self.container()
-        if there is not None:
-            change(there, self.before, self.contents)
-
-    def still_holds(self) -> bool:
-        """Whether the step would change the same: of large ones few entries are described."""
-        there = self.container() if is_sampled(self.before) else None
-        return there is None or has_still(there, self.before, self.contents, is_same)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +163,7 @@ class Attributes:
 
     owners: tuple[object, ...]
     before: tuple[dict[str, object], ...]
-    containers: tuple[tuple[object, _Way, Container | Array, Container | Array], ...]
+    containers: tuple[tuple[Way, Container | Array, Container | Array], ...]
     known: frozenset[int]
     opaque: tuple[tuple[str, object, dict[str, object]], ...]
 
@@ -225,11 +172,11 @@ class Attributes:
         """Note what is there."""
         each = tuple({id(owner): owner for owner in owners}.values())
         before = tuple(dict(vars(owner)) for owner in each)
-        found: dict[int, tuple[object, _Way, Container | Array, Container | Array]] = {}
+        found: dict[int, tuple[Way, Container | Array, Container | Array]] = {}
         for owner, copy in zip(each, before, strict=True):
             for name, value in copy.items():
                 if name not in _held_elsewhere(owner):
-                    _find_containers(owner, (name,), value, found)
+                    _find_containers(Way(owner, (name,)), value, found)
         known = frozenset(id(leaf) for copy in before for leaf in _leaves(copy) if isinstance(leaf, FakeTensor))
         named = ((f"{type(owner).__name__}.{name}", value) for owner in each for name, value in vars(owner).items())
         inside = ((name, value) for name, value in named if is_opaque(value) and hasattr(value, "__dict__"))
@@ -238,26 +185,26 @@ class Attributes:
 
     def put_back(self) -> None:
         """Put back whatever has changed."""
-        found: list[tuple[Any, Any]] = [(container, copy) for *_, container, copy in self.containers]
+        found: list[tuple[Any, Any]] = [(container, copy) for _, container, copy in self.containers]
         found += [(vars(owner), copy) for owner, copy in zip(self.owners, self.before, strict=True)]
         for there, copy in found:
             if differ(there, copy):
                 refill(there, copy)
 
-    def settled(self) -> tuple[Settled | Contents, ...]:
+    def settled(self) -> tuple[Change, ...]:
         """Return what has changed and has content."""
-        found: list[Settled | Contents] = []
-        for owner, way, container, copy in reversed(self.containers):  # those inside first, by the ways as they were
+        found: list[Change] = []
+        for way, container, copy in reversed(self.containers):  # those inside first, by the ways as they were
             known = {id(item) for item in entries(copy)}
             if differ(container, copy) and all(id(item) in known or self._is_full(item) for item in entries(container)):
-                found.append(Contents(owner, way, copy, container.copy()))
+                found.append(Filled(way, copy, container.copy()))
         for owner, copy in zip(self.owners, self.before, strict=True):
             elsewhere = _held_elsewhere(owner)
             there = {name: value for name, value in vars(owner).items() if name not in elsewhere}
             new = [(name, value) for name, value in there.items() if name not in copy or copy[name] is not value]
-            found += [Settled(owner, name, value) for name, value in new if self._is_full(value)]
+            found += [Changed(_attribute(owner, name), value) for name, value in new if self._is_full(value)]
             gone = [name for name in copy if name not in there and name not in elsewhere]
-            found += [Settled(owner, name, MISSING) for name in gone]
+            found += [Changed(_attribute(owner, name), MISSING) for name in gone]
         return tuple(found)
 
     def exchanged(self) -> tuple[Left, ...]:
@@ -280,7 +227,7 @@ class Attributes:
     def kept(self) -> tuple[Kept, ...]:
         """Return the values of the step that attributes hold now."""
         found: list[Kept] = []
-        copies = {id(container): copy for _, _, container, copy in self.containers}
+        copies = {id(container): copy for _, container, copy in self.containers}
         for owner, before in zip(self.owners, self.before, strict=True):
             for name in [name for name in vars(owner) if name not in _held_elsewhere(owner)]:
                 there, old = vars(owner)[name], before.get(name)
@@ -297,7 +244,7 @@ class Attributes:
 
 @contextmanager
 def attributes_kept(owners: Iterable[object]) -> Iterator[Attributes]:
-    """Put attributes back at the end. What of them has content then is left after each call (`Settled`, `Contents`)."""
+    """Put attributes back at the end. What of them has content then is left after each call."""
     attributes = Attributes.of(owners)
     try:
         yield attributes
@@ -329,15 +276,13 @@ def left_by(
 
 
 @contextmanager
-def next_step(
-    settled: Sequence[Settled | Contents], left: Sequence[Left]
-) -> Iterator[Callable[[Sequence[Settled | Contents]], None]]:
+def next_step(settled: Sequence[Change], left: Sequence[Left]) -> Iterator[Callable[[Sequence[Change]], None]]:
     """Let attributes be as the next step would find them, with objects that refuse to be read for what is left there.
 
     All is as before at the end. What is yielded is to be given what the next step settles; it raises `Read` if one of
     these objects is elsewhere then, where the step after that may read it.
     """
-    with attributes_kept(item.owner for item in (*settled, *left)):
+    with attributes_kept([*(item.location.held for item in settled), *(item.owner for item in left)]):
         for item in settled:
             item.leave()
         shared: dict[int, object] = {}  # what several owners have stays one container
@@ -349,11 +294,10 @@ def next_step(
             table[item.name] = shared.get(id(there), refusing)
         own = {id(vars(item.owner)[item.name]) for item in left}
 
-        def check_unmoved(found: Sequence[Settled | Contents]) -> None:
+        def check_unmoved(found: Sequence[Change]) -> None:
             for item in found:
-                values = item.contents if isinstance(item, Contents) else item.value
-                stays = isinstance(item, Contents) and id(item.container()) in own
-                for leaf in () if stays else _leaves(values):
+                stays = isinstance(item, Filled) and id(item.there()) in own
+                for leaf in () if stays else _leaves(item.value):
                     if isinstance(leaf, _Refusing):
                         leaf.refuse()
 
@@ -422,32 +366,20 @@ def _all_refusing(there: Container, refusing: _Refusing, left: Left) -> Containe
 
 
 def _find_containers(
-    owner: object, way: _Way, value: object, found: dict[int, tuple[object, _Way, Container | Array, Container | Array]]
+    way: Way, value: object, found: dict[int, tuple[Way, Container | Array, Container | Array]]
 ) -> None:
     """Find the containers, arrays and attributes of configurations in a value, each once, the way to each, a copy."""
-    inner = _inner(value)
-    if not is_filled(inner) or id(inner) in found:
+    there = inner(value)
+    if not is_filled(there) or id(there) in found:
         return
-    found[id(inner)] = (owner, way, inner, inner.copy())
-    items = inner.items() if isinstance(inner, dict) else enumerate(entries(inner))
+    found[id(there)] = (way, there, there.copy())
+    items = there.items() if isinstance(there, dict) else enumerate(entries(there))
     for key, item in items:
-        _find_containers(owner, (*way, key), item, found)
+        _find_containers(Way(way.held, (*way.keys, key)), item, found)
 
 
-def _inner(value: object) -> object:
-    """Return the attributes of a configuration, and anything else itself."""
-    return vars(value) if is_configuration(value) else value
-
-
-def _entry(container: object, key: Any) -> object:
-    """Return an entry of a container by its key or place; None if there is none. What is in a set has none."""
-    match container:
-        case dict():
-            return container.get(key)
-        case list() | deque():
-            return container[key] if key < len(container) else None
-        case _:
-            return None
+def _attribute(owner: object, name: str) -> Location:
+    return Location.holding(type(owner).__name__, owner).below((name,))
 
 
 def _held_elsewhere(owner: object) -> tuple[str, ...]:

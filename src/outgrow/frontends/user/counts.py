@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.user.attributes import Contents, Read, Settled
+from outgrow.frontends.user.attributes import Read
+from outgrow.frontends.user.changes import Change, Changed, Filled
 from outgrow.frontends.user.configuration import content
 from outgrow.frontends.user.locations import Location
-from outgrow.frontends.user.outside import Changed, Filled
 from outgrow.frontends.user.unreadable import Unreadable
 
 OTHERWISE = (
@@ -55,8 +55,8 @@ class Did:
 
     program: str
     returned: Sequence[object]
-    changed: Sequence[Changed | Filled]
-    settled: Sequence[Settled | Contents]
+    changed: Sequence[Change]
+    settled: Sequence[Change]
 
     def numbers(self) -> tuple[Location, ...]:
         """Return where it has put another whole number in place of one, which is there again."""
@@ -67,7 +67,7 @@ class Did:
         """Return by how much it has raised what was withheld there; None if it did something else with it."""
         ends = {place.key: end for place, end in self._ends().items()}
         found = [(place, ends.get(place.key, place.own())) for place in places]
-        signed = {item.location.key for item in self.settled if isinstance(item, Settled)}
+        signed = {item.location.key for item in self.settled}
         counts = tuple([Count(x, end.amount, x.key in signed) for x, end in found if type(end) is _Tally])
         return counts if len(counts) == len(places) else None
 
@@ -75,13 +75,13 @@ class Did:
         """Describe all of it, but for what it left at some places."""
         keys = {place.key for place in places}
         ends = [(place.key, content(end)) for place, end in self._ends().items() if place.key not in keys]
-        filled = [(item.location.key, content(item.contents)) for item in self.changed if isinstance(item, Filled)]
-        filled += [(id(item.owner), content(item.contents)) for item in self.settled if isinstance(item, Contents)]
+        left = (*self.changed, *self.settled)
+        filled = [(item.location.key, content(item.value)) for item in left if isinstance(item, Filled)]
         return (self.program, *map(content, self.returned), *ends, *filled)
 
     def _ends(self) -> dict[Location, object]:
         left = (*self.changed, *self.settled)
-        return {item.location: item.value for item in left if isinstance(item, Changed | Settled)}
+        return {item.location: item.value for item in left if isinstance(item, Changed)}
 
 
 def counted(first: Did, traced_anew: Callable[[], Did], others: Iterable[Location] = ()) -> tuple[Count, ...]:

@@ -18,62 +18,27 @@ import torch.utils._pytree as pytree
 from torch import nn
 
 from outgrow.frontends.user.attributes import is_empty
+from outgrow.frontends.user.changes import Change, Changed, Filled
 from outgrow.frontends.user.configuration import (
     NUMBERS,
     content,
     is_configuration,
     is_opaque,
     is_same,
-    is_sampled,
     is_settled,
 )
 from outgrow.frontends.user.filling import (
     Array,
     Container,
-    change,
     copied,
     differ,
     entries,
-    has_still,
     is_container,
     refill,
 )
 from outgrow.frontends.user.helpers import Helper, Met
 from outgrow.frontends.user.locations import MISSING, Location
 from outgrow.frontends.user.reach import Reached
-
-
-@dataclass(frozen=True, slots=True)
-class Changed:
-    """A location where a step has put something else, and what that is."""
-
-    location: Location
-    value: object
-
-    def leave(self) -> None:
-        """Put it there as the step does."""
-        self.location.write(self.value)
-
-
-@dataclass(frozen=True, slots=True)
-class Filled:
-    """A container, or an array, to which a step has given other `contents`, a copy of these, and one from before."""
-
-    location: Location
-    before: Container | Array
-    contents: Container | Array
-
-    def leave(self) -> None:
-        """Give the container the entries that the step gives it."""
-        there = self.location.read()
-        if type(there) is type(self.contents):
-            change(there, self.before, self.contents)
-
-    def still_holds(self) -> bool:
-        """Whether the step would change the same: of large ones few entries are described."""
-        there = self.location.read()
-        is_looked_at = is_sampled(self.before) and type(there) is type(self.contents)
-        return not is_looked_at or has_still(there, self.before, self.contents, is_same)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +92,7 @@ class Thing:
         """Whether it is described as it was."""
         return self.description == _described(self.location.read(), is_asked=self.is_asked)
 
-    def changed(self) -> Changed | Filled | None:
+    def changed(self) -> Change | None:
         """Return what is there now, if that is something else, and is known by what describes it.
 
         What has no content is left for others to find, and an object of the user's is the step's own affair.
@@ -208,7 +173,7 @@ class Outside:
         """Return this with the numbers at more locations."""
         return replace(self, numbers=(*self.numbers, *map(Number.at, locations)))
 
-    def changed(self) -> tuple[Changed | Filled, ...]:
+    def changed(self) -> tuple[Change, ...]:
         """Return what is something else now."""
         found = (item.changed() for item in (*self.numbers, *self.things))
         return tuple(item for item in found if item is not None)

@@ -11,59 +11,44 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
-from outgrow.frontends.user.attributes import Contents, Settled
+from outgrow.frontends.user.changes import Change, Changed
 from outgrow.frontends.user.configuration import is_configuration
 from outgrow.frontends.user.counts import Did
 from outgrow.frontends.user.filling import entries, is_container, is_filled, refill
-from outgrow.frontends.user.outside import Changed, Filled
 
-Item: TypeAlias = Settled | Contents | Changed | Filled
 Made = dict[int, object]
 """What is put in the place of containers in one call, by their identities: what several attributes have is one."""
 
 
 def made_anew(did: Did, traced_anew: Callable[[], Did]) -> frozenset[int]:
     """Return the identities of the containers that a step makes; it is traced again if it puts any somewhere."""
-    first = {_key(item): _value(item) for item in _left(did) if any(map(_is_held, _new(item)))}
+    first = {item.location.key: item.value for item in _left(did) if any(map(_is_held, _new(item)))}
     if not first:
         return frozenset()
-    again = {_key(item): _value(item) for item in _left(traced_anew())}
+    again = {item.location.key: item.value for item in _left(traced_anew())}
     pairs = [(value, again[key]) for key, value in first.items() if key in again]
     return frozenset(id(value) for one, other in pairs for value in _made(one, other))
 
 
-def renewed(item: Item, anew: frozenset[int], made: Made) -> Item:
+def renewed(item: Change, anew: frozenset[int], made: Made) -> Change:
     """Return what is to be left after a call, with other containers in place of those that the step makes."""
-    match item:
-        case Settled() | Changed():
-            return replace(item, value=_copied(item.value, anew, made)) if anew else item
-        case Contents() | Filled():
-            return replace(item, contents=_copied(item.contents, anew, made)) if anew else item
+    return replace(item, value=_copied(item.value, anew, made)) if anew else item
 
 
-def _left(did: Did) -> Iterator[Item]:
+def _left(did: Did) -> Iterator[Change]:
     yield from did.settled
     yield from did.changed
 
 
-def _key(item: Item) -> object:
-    """Return where something is left."""
-    return (id(item.owner), item.way) if isinstance(item, Contents) else item.location.key
-
-
-def _value(item: Item) -> object:
-    return item.value if isinstance(item, Settled | Changed) else item.contents
-
-
-def _new(item: Item) -> Iterator[object]:
+def _new(item: Change) -> Iterator[object]:
     """Yield what the step puts somewhere."""
-    if isinstance(item, Settled | Changed):
+    if isinstance(item, Changed):
         yield item.value
         return
     known = {id(entry) for entry in entries(item.before)}
-    yield from (entry for entry in entries(item.contents) if id(entry) not in known)
+    yield from (entry for entry in entries(item.value) if id(entry) not in known)
 
 
 def _is_held(value: object) -> bool:
