@@ -255,6 +255,22 @@ def test_parameters_that_are_given_are_followed() -> None:
     assert names(partial(given, SimpleNamespace(rate=2.0))) == {"given.rate", "state.step"}
 
 
+def nested(x: Tensor, depth: int, power: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+    """Calls itself, and hands on what it was given or has chosen."""
+    if power is None:
+        power = cubed
+    return power(x) if depth == 0 else nested(x, depth - 1, power=power)
+
+
+def cubed(x: Tensor) -> Tensor:
+    return x**FACTOR
+
+
+def test_a_function_that_hands_on_to_itself_what_it_was_given_is_followed() -> None:
+    """What it calls by that is looked at, each once."""
+    assert "FACTOR" in names(lambda x: nested(x, 2))
+
+
 def test_numbers_are_compared_to_the_last_bit() -> None:
     """A zero of another sign, and another type, are other numbers; what is no number is itself."""
     config = SimpleNamespace(rate=0.0)

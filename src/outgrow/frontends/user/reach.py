@@ -354,4 +354,6 @@ def _resolved(module: str, function: FunctionType) -> str | None:
 
 
 def _all_locations(function: FunctionType, paths: tuple[Path, ...], known: Mapping[str, Locations]) -> Locations:
-    return tuple([location for path in paths for location in _locations(function, path, known)])
+    """Return each once: a function that hands on to itself what it was given would see ever more of them."""
+    found = (location for path in paths for location in _locations(function, path, known))
+    return tuple({location.key: location for location in found}.values())
