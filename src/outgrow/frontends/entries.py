@@ -25,6 +25,7 @@ from outgrow.frontends.tracing.captured import Captured, Given
 from outgrow.frontends.tracing.signature import Signature, signature
 from outgrow.frontends.user.attributes import Left, withheld
 from outgrow.frontends.user.counts import Count
+from outgrow.frontends.user.outside import Filled
 from outgrow.frontends.user.state import Training, held_tensors, local, title
 from outgrow.remarks import remark
 from outgrow.report.plans import PlanReport, PlansReport
@@ -238,9 +239,10 @@ class Entries:
 
         A step that sets it to the same number in every call changes it in the first alone.
         """
-        if not self._is_told_of_changes and all(map(_changes, (entry, self.last))):
+        name = _changes(entry)
+        if not self._is_told_of_changes and name is not None and _changes(self.last) is not None:
             self._is_told_of_changes = True
-            remark(_COUNTED.format(entry.captured.changed[0].location.name))
+            remark(_COUNTED.format(name))
 
     def _warn_of_many(self, entry: Entry, leaves: Sequence[object]) -> None:
         """Say, once, if a step is captured over and over for batches of the same shapes.
@@ -430,9 +432,12 @@ class Entries:
         self._platform.close()
 
 
-def _changes(entry: Entry | None) -> bool:
-    """Whether a call was planned that changes a number outside."""
-    return entry is not None and bool(entry.captured.changed) and not entry.planned.runs_as_written
+def _changes(entry: Entry | None) -> str | None:
+    """Return what a planned call changes outside, if that may be another in every call; a truth value comes back."""
+    if entry is None or entry.planned.runs_as_written:
+        return None
+    changed = (item for item in entry.captured.changed if isinstance(item, Filled) or type(item.value) is not bool)
+    return next((item.location.name for item in changed), None)
 
 
 def _own_what_was_loaded(training: Training) -> bool:

@@ -184,6 +184,24 @@ def test_a_step_that_sets_the_same_number_in_every_call_is_told_nothing(monkeypa
     assert len(compiled.plans.plans) == 2
 
 
+def test_a_step_that_turns_a_switch_over_is_told_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It changes it in each call, but there are only two ways in which it may be."""
+    monkeypatch.setattr(within_budget, "_ROOMY_BYTES", 1 << 50)
+    trainer = Trainer()
+    trainer.config.is_even = True
+
+    def step(x: Tensor) -> Tensor:
+        trainer.config.is_even = not trainer.config.is_even
+        return trainer.trained(trainer.loss(x))
+
+    compiled = outgrow.compile(step, model=trainer.model, optimizer=trainer.optimizer, memory_budget="4GiB")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(5):
+            compiled(torch.ones(2, 4))
+    assert (trainer.config.is_even, len(compiled.plans.plans)) == (False, 2)
+
+
 @torch.fx.wrap
 def known_to_tracers(x: Tensor) -> Tensor:
     return x * 2
