@@ -376,12 +376,12 @@ def _parameter(slot: ParameterSlot, training: Training) -> nn.Parameter:
 
 def _place(training: Training, model: int, name: str) -> tuple[nn.Module, str]:
     """Return the module that has a parameter or a buffer of this name in a model, and what it is called there."""
-    module: nn.Module = training.models[model]
-    *path, last = name.split(".")
-    for part in path:
-        below = module._modules[part]
-        assert below is not None, f"{name} is in a module"
-        module = below
+    module, last = training.models[model], name
+    while "." in last:
+        part, below = last.split(".", 1)
+        if (child := module._modules.get(part)) is None:
+            break  # some modules write whole paths into their tables
+        module, last = child, below
     return module, last
 
 
