@@ -134,7 +134,7 @@ def _curved(_job: Job, x: Tensor, _y: Tensor) -> Tensor:
     [
         (_seeded, "seeds torch's generator"),
         (_own_generator, "a Generator.*leave the generator out"),
-        (_compiled, r"test_features.py:\d+.*_orig_mod"),
+        (_compiled, r"test_features.py:\d+.*_orig_mod.*after it an optimizer"),
         (_rate_by_hand, "'lr'.*scheduler.step"),
         (_scheduled_before, "call the scheduler after the last step of its optimizer"),
         (_scheduled_by_number, "an argument, which would be the same in every call"),

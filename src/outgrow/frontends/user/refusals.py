@@ -67,7 +67,7 @@ _UNDESCRIBED = (
 )
 _COMPILED = (
     "this calls what torch.compile made, whose kernels are not those of eager; "
-    "call the model itself (model._orig_mod) inside of the step"
+    "call the model itself (model._orig_mod) inside of the step, and after it an optimizer that compiles its updates"
 )
 DROP_IN = (
     '. Or leave the loop as it is, and plan its parts: torch.compile(model, backend="outgrow", '
