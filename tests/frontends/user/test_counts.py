@@ -159,6 +159,42 @@ def test_a_step_that_counts_and_begins_with_zero_grad_is_captured_twice() -> Non
     assert (trainer.count, len(step.plans.plans)) == (7, 2)
 
 
+def now_and_then(trainer: Trainer) -> Step:
+    """Has other factors in every third call, in the first four ones, and after the sixth."""
+
+    def step(x: Tensor) -> Tensor:
+        trainer.count += 1
+        factor = 2.0 if trainer.count % 3 == 0 else 1.0
+        trainer.steps += 1
+        return trainer.trained(x, factor if 4 < trainer.steps <= 6 else 3.0)
+
+    return step
+
+
+def test_a_step_that_compares_what_it_counts_is_captured_once_for_each_answer() -> None:
+    """Be it the number or what is left when it is divided: in the other calls no plan is new."""
+    eager, trainer = Trainer(), Trainer()
+    step = planned(now_and_then(trainer), trainer)
+    assert played(step, trainer) == played(now_and_then(eager), eager)
+    answers = {(count % 3 == 0, count > 4, count <= 6) for count in range(1, 8)}
+    assert len(step.plans.plans) == len(answers)
+
+
+def test_what_is_left_of_a_count_may_be_kept() -> None:
+    """As a place in a ring is; every call is another step then."""
+    eager, trainer = Trainer(), Trainer()
+
+    def turning(trainer: Trainer) -> Step:
+        def step(x: Tensor) -> Tensor:
+            trainer.count = (trainer.count + 1) % 3
+            return trainer.trained(x)
+
+        return step
+
+    step = planned(turning(trainer), trainer)
+    assert played(step, trainer) == played(turning(eager), eager)
+
+
 @pytest.mark.parametrize("name", LOOKING)
 def test_a_step_that_looks_at_what_it_counts_is_as_in_eager_mode(name: str) -> None:
     """Whether it asks if that is a number, catches the refusal, or keeps it elsewhere."""

@@ -2,15 +2,19 @@
 
     self.global_step += 1
 
+    if self.global_step % 4 == 0:
+
 Numbers that a step finds outside, or in attributes of modules, are part of it, and one that it changes would make
 another step of every call. So a step that changes some is traced again, with objects in their places that can be added
-to, and refuse whoever looks at them. If it does the same then, the numbers are no part of it, and go on by as much
-after each call. So are those that other calls count up, as one does that leaves a batch out: this one by none.
+to and compared, as can what is left of them by a division, and refuse whoever looks at them otherwise. If it does the
+same then, the numbers are part of it by how they compare alone, and go on by as much after each call. So are those that
+other calls count up, as one does that leaves a batch out: this one by none.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+import operator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from outgrow.errors import Uncapturable
@@ -28,8 +32,23 @@ OTHERWISE = (
 
 
 @dataclass(frozen=True, slots=True)
+class Compared:
+    """How a whole number compares, once it was raised by `amount`, and divided if there is a `divisor`."""
+
+    amount: int
+    divisor: int | None
+    compare: Callable[[Any, Any], bool]
+    other: int | float
+
+    def of(self, number: int) -> bool:
+        """Compare a number, or what is left of it, with the other one."""
+        raised = number + self.amount
+        return self.compare(raised if self.divisor is None else raised % self.divisor, self.other)
+
+
+@dataclass(frozen=True, slots=True)
 class Count:
-    """A whole number that a step raises by `amount`, and looks at in no other way.
+    """A whole number that a step raises by `amount`, and looks at in no other way than how it is `compared`.
 
     It `is_signed` if it is an attribute that signatures describe.
     """
@@ -37,10 +56,12 @@ class Count:
     location: Location
     amount: int
     is_signed: bool = False
+    compared: Mapping[Compared, bool] = field(default_factory=dict[Compared, bool])
 
     def still_holds(self) -> bool:
-        """Whether a whole number is there."""
-        return type(self.location.read()) is int
+        """Whether a whole number is there that compares as the first one did."""
+        there = self.location.read()
+        return type(there) is int and all(item.of(there) is answer for item, answer in self.compared.items())
 
     def leave(self) -> None:
         """Raise it as the step does."""
@@ -68,7 +89,13 @@ class Did:
         ends = {place.key: end for place, end in self._ends().items()}
         found = [(place, ends.get(place.key, place.own())) for place in places]
         signed = {item.location.key for item in self.settled}
-        counts = tuple([Count(x, end.amount, x.key in signed) for x, end in found if type(end) is _Tally])
+        counts = tuple(
+            [
+                Count(x, end.amount, x.key in signed, end.compared)
+                for x, end in found
+                if type(end) is _Tally and end.divisor is None
+            ]
+        )
         return counts if len(counts) == len(places) else None
 
     def beside(self, places: Sequence[Location]) -> Hashable:
@@ -110,8 +137,8 @@ def _withheld(places: Sequence[Location]) -> Iterator[set[Location]]:
     """Let nobody learn which whole numbers are at some places; yield those where somebody has tried to."""
     looked_at: set[Location] = set()
     before = [(place, place.own()) for place in places]
-    for place in places:
-        place.write(_Tally(place, looked_at))
+    for place, number in [(place, place.read()) for place in places]:
+        place.write(_Tally(place, number, looked_at))
     try:
         yield looked_at
     finally:
@@ -120,25 +147,69 @@ def _withheld(places: Sequence[Location]) -> Iterator[set[Location]]:
 
 
 class _Tally(Unreadable):
-    """Stands for a whole number, and knows how much was added; whoever looks at it is refused, and that is noted."""
+    """Stands for a whole number, and knows how much was added.
 
-    def __init__(self, place: Location, looked_at: set[Location], amount: int = 0) -> None:
-        self.amount, self._place, self._looked_at = amount, place, looked_at
+    How it compares it says, and notes; whoever looks at it otherwise is refused, and that is noted.
+    """
+
+    def __init__(self, place: Location, number: Any, looked_at: set[Location]) -> None:
+        self.amount, self.divisor, self.compared = 0, None, dict[Compared, bool]()
+        self._place, self._number, self._looked_at = place, number, looked_at
 
     def error(self) -> Read:
         """Note that it was looked at, and return the refusal."""
         self._looked_at.add(self._place)
         return Read(f"the step looks at {self._place.name}, which it counts up")
 
+    def _with(self, amount: int, divisor: int | None) -> "_Tally":
+        other = _Tally(self._place, self._number, self._looked_at)
+        other.amount, other.divisor, other.compared = amount, divisor, self.compared
+        return other
+
     def _raised(self, number: Any) -> "_Tally":
-        if type(number) is not int:
+        if type(number) is not int or self.divisor is not None:
             raise self.error()
-        return _Tally(self._place, self._looked_at, self.amount + number)
+        return self._with(self.amount + number, None)
 
     def _lowered(self, number: Any) -> "_Tally":
         return self._raised(-number if type(number) is int else number)
 
+    def _divided(self, number: Any) -> "_Tally":
+        if type(number) is not int or not number or self.divisor is not None:
+            raise self.error()
+        return self._with(self.amount, number)
+
+    def _compared(self, compare: Callable[[Any, Any], bool], other: Any) -> bool:
+        if type(other) not in (int, float):
+            raise self.error()
+        asked = Compared(self.amount, self.divisor, compare, other)
+        return self.compared.setdefault(asked, asked.of(self._number))
+
+    __hash__ = Unreadable.refuse
+
+    def __eq__(self, other: object) -> bool:
+        return self._compared(operator.eq, other)
+
+    def __ne__(self, other: object) -> bool:
+        return self._compared(operator.ne, other)
+
+    def __lt__(self, other: object) -> bool:
+        return self._compared(operator.lt, other)
+
+    def __le__(self, other: object) -> bool:
+        return self._compared(operator.le, other)
+
+    def __gt__(self, other: object) -> bool:
+        return self._compared(operator.gt, other)
+
+    def __ge__(self, other: object) -> bool:
+        return self._compared(operator.ge, other)
+
+    def __bool__(self) -> bool:
+        return self._compared(operator.ne, 0)
+
     __class__ = property(lambda _: int)  # for those who ask whether it is one
     __add__ = __radd__ = __iadd__ = _raised
     __sub__ = __isub__ = _lowered
-    __hash__ = __repr__ = __reduce_ex__ = Unreadable.refuse
+    __mod__ = _divided
+    __repr__ = __reduce_ex__ = Unreadable.refuse
