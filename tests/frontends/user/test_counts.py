@@ -203,6 +203,15 @@ def test_a_step_that_looks_at_what_it_counts_is_as_in_eager_mode(name: str) -> N
     assert played(step, trainer) == played(LOOKING[name](eager), eager)
 
 
+def test_a_count_that_is_kept_elsewhere_is_there_as_in_eager_mode() -> None:
+    """What was there before does not go on, by however much the count went on."""
+    eager, trainer = Trainer(), Trainer()
+    eager.count = trainer.count = 5
+    step = planned(trainer.keeping, trainer)
+    assert played(step, trainer) == played(eager.keeping, eager)
+    assert trainer.seen == trainer.count
+
+
 class Noting:
     """A callable object that counts, and reads again what it has noted in its model."""
 

@@ -89,13 +89,8 @@ class Did:
         ends = {place.key: end for place, end in self._ends().items()}
         found = [(place, ends.get(place.key, place.own())) for place in places]
         signed = {item.location.key for item in self.settled}
-        counts = tuple(
-            [
-                Count(x, end.amount, x.key in signed, end.compared)
-                for x, end in found
-                if type(end) is _Tally and end.divisor is None
-            ]
-        )
+        raised = [(place, end) for place, end in found if type(end) is _Tally and end.counts(place)]
+        counts = tuple([Count(place, end.amount, place.key in signed, end.compared) for place, end in raised])
         return counts if len(counts) == len(places) else None
 
     def beside(self, places: Sequence[Location]) -> Hashable:
@@ -160,6 +155,10 @@ class _Tally(Unreadable):
         """Note that it was looked at, and return the refusal."""
         self._looked_at.add(self._place)
         return Read(f"the step looks at {self._place.name}, which it counts up")
+
+    def counts(self, place: Location) -> bool:
+        """Whether this is what has become of the number that was at a place, and not of another, nor what is left."""
+        return self._place.key == place.key and self.divisor is None
 
     def _with(self, amount: int, divisor: int | None) -> "_Tally":
         other = _Tally(self._place, self._number, self._looked_at)
