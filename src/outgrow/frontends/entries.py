@@ -25,6 +25,7 @@ from outgrow.frontends.tracing.captured import Captured, Given
 from outgrow.frontends.tracing.signature import Signature, signature
 from outgrow.frontends.user.attributes import Left, withheld
 from outgrow.frontends.user.counts import Count
+from outgrow.frontends.user.locations import Location
 from outgrow.frontends.user.outside import Filled
 from outgrow.frontends.user.state import Training, held_tensors, local, title
 from outgrow.remarks import remark
@@ -436,8 +437,8 @@ def _changes(entry: Entry | None) -> str | None:
     """Return what a planned call changes outside, if that may be another in every call; a truth value comes back."""
     if entry is None or entry.planned.runs_as_written:
         return None
-    changed = (item for item in entry.captured.changed if isinstance(item, Filled) or type(item.value) is not bool)
-    return next((item.location.name for item in changed), None)
+    changed = [item for item in entry.captured.changed if isinstance(item, Filled) or type(item.value) is not bool]
+    return next((item.location.name for item in changed if isinstance(item.location, Location)), None)
 
 
 def _own_what_was_loaded(training: Training) -> bool:
