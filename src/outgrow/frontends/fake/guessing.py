@@ -29,6 +29,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, fx
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils._mode_utils import no_dispatch
 
@@ -247,7 +248,8 @@ def numbers_decide(guessing: Guessing) -> Iterator[None]:
 
 
 def _is_unknown(number: object) -> bool:
-    return isinstance(number, _NUMBERS) and number.node.hint is None
+    """Whether something is a number that is not there yet; a length of nested tensors is none that can be known."""
+    return isinstance(number, _NUMBERS) and isinstance(number.node, SymNode) and number.node.hint is None
 
 
 def _is_same(number: torch.SymFloat | torch.SymInt, other: object) -> bool:
