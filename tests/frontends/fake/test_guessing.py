@@ -419,5 +419,16 @@ def test_a_look_within_vmap_is_the_error_of_eager() -> None:
         capture(step, [model], [optimizer], (ones(),))
 
 
+def test_what_numbers_ask_each_other_is_no_decision() -> None:
+    """Of one that has a root torch wants to know whether it is negative."""
+
+    def decide(model: nn.Module, optimizer: Optimizer, loss: Tensor) -> object:
+        trained(model, optimizer, loss)
+        return next(model.parameters()).sum().item() ** 0.5
+
+    model, optimizer, step = deciding(decide)
+    assert capture(step, [model], [optimizer], (ones(),)).guesses == ()
+
+
 def test_another_answer_is_a_guess_of_the_same_line() -> None:
     assert Guess("here", answer=True).otherwise == Guess("here", answer=False)
