@@ -276,7 +276,7 @@ def added_to(model: nn.Module, optimizer: Optimizer, loss: Tensor) -> None:
     ("decide", "message"),
     [
         (updated, r"return loss if next.*made of parameters or optimizer state that the step has updated"),
-        (added_to, r"if torch.isfinite\(nn.*made of gradients that the step has added to"),
+        (added_to, r"if torch.isfinite\(nn.*made of gradients of a step before that it has added to"),
     ],
 )
 def test_a_decision_by_what_was_changed_is_refused(decide: Decide, message: str) -> None:

@@ -21,7 +21,7 @@ from outgrow.ir.graph import Graph, Op, Role
 
 _UPDATED = "of parameters or optimizer state that the step has updated"
 _CHANGED = {
-    Role.GRADIENT: "of gradients that the step has added to those of a step before",
+    Role.GRADIENT: "of gradients of a step before that it has added to, or set to zero (begin with zero_grad())",
     Role.INPUT: "of a batch that the step has written to",
 }
 _TOO_LATE = (
