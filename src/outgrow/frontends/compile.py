@@ -41,7 +41,6 @@ from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.preparing.warmup import warm_up
 from outgrow.frontends.torn import Whole
 from outgrow.frontends.user.devices import CPU, home_of
-from outgrow.frontends.user.lines import NO_LINE
 from outgrow.frontends.user.refusals import DROP_IN
 from outgrow.frontends.user.state import Training, local, state_tensors
 from outgrow.frontends.workers.workers import Received, Workers
@@ -140,7 +139,7 @@ class Step(Generic[P, R]):
 
     def _called(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Carry out a call; anew where it goes another way than was guessed, as it finds before it changes anything."""
-        told: tuple[Guess, ...] = ()
+        told: list[Guess] = []
         for _ in range(_MOST_WAYS):
             try:
                 return self._attempted(told, *args, **kwargs)
@@ -149,11 +148,11 @@ class Step(Generic[P, R]):
             except Uncapturable as refusal:
                 if not told:
                     raise
-                raise Uncapturable(f"{_last_line(told)}: {_OTHER_WAY.format(refusal)}") from refusal
+                raise Uncapturable(f"{told[-1].line}: {_OTHER_WAY.format(refusal)}") from refusal
             if wrong < len(told):
-                raise ReplayMismatch(_UNDECIDED.format(told[wrong].line or NO_LINE))
-            told = self._entry.captured.otherwise(wrong)
-        raise Uncapturable(f"{_last_line(told)}: {_MANY_WAYS.format(_MOST_WAYS)}{DROP_IN}")
+                raise ReplayMismatch(_UNDECIDED.format(told[wrong].line))
+            told = [*self._entry.captured.otherwise(wrong)]
+        raise Uncapturable(f"{told[-1].line}: {_MANY_WAYS.format(_MOST_WAYS)}{DROP_IN}")
 
     def _attempted(self, told: Sequence[Guess], *args: P.args, **kwargs: P.kwargs) -> R:
         """Carry out a call for which these guesses are `told`; raises `Misguessed` where a later one is wrong."""
@@ -305,11 +304,6 @@ def _beneath_modes(*, is_captured: bool) -> Iterator[None]:
         )
     with _disable_current_modes() if modes else nullcontext():
         yield
-
-
-def _last_line(told: Sequence[Guess]) -> str:
-    """The line of the last guess that was wrong."""
-    return told[-1].line or NO_LINE
 
 
 def _losses(returned: object) -> list[float | Tensor]:

@@ -35,7 +35,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils._mode_utils import no_dispatch
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.user.lines import present_line
+from outgrow.frontends.user.lines import NO_LINE, present_line
 from outgrow.frontends.user.state import StateSlot
 
 _MOST_GUESSES = 1 << 10
@@ -73,7 +73,7 @@ class Misguessed(Exception):
 class Guess:
     """The answer to a decision on a `line`."""
 
-    line: str | None
+    line: str
     answer: bool
 
     @property
@@ -152,7 +152,7 @@ class Guessing:
         return self._guessed(found, torch.ops.outgrow.guess.number, lambda: _at_one(found))
 
     def _guessed(self, found: Any, check: Callable[..., object], likely: Callable[[], bool]) -> bool:
-        number, line = len(self.made), present_line()
+        number, line = len(self.made), present_line() or NO_LINE
         if number == _MOST_GUESSES:
             raise Uncapturable(f"{line}: {_ENDLESS.format(number)}")
         if not number:

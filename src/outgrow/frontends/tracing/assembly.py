@@ -254,7 +254,7 @@ def _without_stale(
 def _remark_held(traced: Traced, puts: Sequence[Put]) -> None:
     """Say so if gradients stay for the whole step that could go when it begins, did it not decide before."""
     if traced.guesses and any(put.slot in traced.held for put in puts):
-        remark(_HELD.format(traced.guesses[0].line or "the step"))
+        remark(_HELD.format(traced.guesses[0].line))
 
 
 def _born_roles(traced: Traced) -> dict[int, Role]:

@@ -28,7 +28,6 @@ from outgrow.frontends.user.configuration import content
 from outgrow.frontends.user.counts import Count
 from outgrow.frontends.user.devices import CPU
 from outgrow.frontends.user.guards import Guards
-from outgrow.frontends.user.lines import NO_LINE
 from outgrow.frontends.user.outside import Outside
 from outgrow.frontends.user.plain import Number, NumberSlot
 from outgrow.frontends.user.renewed import Made, renewed
@@ -278,7 +277,7 @@ class Captured:
     def decides_otherwise(self, other: "Captured") -> str | None:
         """Return the line where this step was guessed to go another way than another one does; None if it is not."""
         pairs = zip(self.guesses, other.guesses, strict=False)
-        return next((one.line or NO_LINE for one, guess in pairs if one != guess), None)
+        return next((one.line for one, guess in pairs if one != guess), None)
 
     def is_answered_alike(self, leaves: Sequence[object]) -> bool:
         """Whether the step finds the same, or smaller numbers, in leaves that may be smaller, whatever is elsewhere.

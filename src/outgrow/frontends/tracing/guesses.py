@@ -15,7 +15,6 @@ from outgrow.analysis.precedence import predecessors
 from outgrow.analysis.updates import updated
 from outgrow.errors import Uncapturable
 from outgrow.frontends.fake.guessing import CHECKS, Guess
-from outgrow.frontends.user.lines import NO_LINE
 from outgrow.frontends.user.refusals import DROP_IN
 from outgrow.ir.graph import Graph, Op, Role
 
@@ -60,7 +59,7 @@ def guesses_first(graph: Graph, names: Collection[str], guesses: Sequence[Guess]
             at = waiting.pop()
             if at in changed:
                 what = _CHANGED.get(graph.storages[min(changed[at])].role, _UPDATED)
-                raise Uncapturable(f"{guesses[number].line or NO_LINE}: {_TOO_LATE.format(what)}{DROP_IN}")
+                raise Uncapturable(f"{guesses[number].line}: {_TOO_LATE.format(what)}{DROP_IN}")
             if at not in early:
                 early.add(at)
                 waiting += before[at]
