@@ -2,10 +2,10 @@
 
 import pytest
 
+from outgrow.ir.accesses import accesses_of
 from outgrow.ir.graph import Op, Ref, Role, Storage, Symbol, Wait, argument_values
 from outgrow.ir.layout import contiguous_strides, end_bytes
 from outgrow.ir.machine import LinkRates
-from outgrow.ir.steps import steps_of
 from outgrow.ir.text import parse_graph
 
 GRAPH = parse_graph("""
@@ -38,9 +38,9 @@ def test_an_op_touches_what_it_reads_and_writes() -> None:
 
 def test_steps_agree_with_the_graph() -> None:
     """The records for passes over a graph say what its methods say."""
-    for item, step in zip(GRAPH.instructions, steps_of(GRAPH), strict=True):
-        assert step.written == GRAPH.written(item)
-        assert step.touched == GRAPH.touched(item)
+    for item, access in zip(GRAPH.instructions, accesses_of(GRAPH), strict=True):
+        assert access.written == GRAPH.written(item)
+        assert access.touched == GRAPH.touched(item)
     assert GRAPH.born_at == {"y": 0}
 
 

@@ -10,8 +10,8 @@ names of captured ops in place of hashed expressions.
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
+from outgrow.ir.accesses import Access
 from outgrow.ir.graph import Graph, Op, Value
-from outgrow.ir.steps import Step
 
 Content: TypeAlias = str | tuple[str, int]
 Layout: TypeAlias = tuple[str, tuple[int, ...], tuple[int, ...], int]
@@ -22,7 +22,7 @@ class Call(NamedTuple):
 
     at: int
     op: Op
-    step: Step
+    access: Access
     before: dict[str, Content]
 
 
@@ -45,7 +45,7 @@ def as_captured(op: Op, place: int, _before: Content | None) -> Content:
 
 
 def number(
-    graph: Graph, steps: list[Step], made: Callable[[Op, int, Content | None], Content]
+    graph: Graph, accesses: list[Access], made: Callable[[Op, int, Content | None], Content]
 ) -> tuple[list[Call], dict[str, Content]]:
     """Return every op by contents, and the content of each storage at the end.
 
@@ -53,29 +53,29 @@ def number(
     """
     contents: dict[str, Content] = {name: name for name in graph.storages if name not in graph.born_at}
     calls: list[Call] = []
-    for at, (op, step) in enumerate(zip(graph.instructions, steps, strict=True)):
+    for at, (op, access) in enumerate(zip(graph.instructions, accesses, strict=True)):
         if isinstance(op, Op):
-            before = {name: contents[name] for name in step.touched if name in contents}
-            calls.append(Call(at, op, step, before))
-            for storage, place in _first_writes(op, step).items():
+            before = {name: contents[name] for name in access.touched if name in contents}
+            calls.append(Call(at, op, access, before))
+            for storage, place in _first_writes(op, access).items():
                 contents[storage] = made(op, place, before.get(storage))
     return calls, contents
 
 
-def _targets(op: Op, step: Step) -> list[tuple[str, Layout | None] | None]:
+def _targets(op: Op, access: Access) -> list[tuple[str, Layout | None] | None]:
     """Return storage and layout of each result and each hidden write of `op`, None for a result not used."""
-    values = iter(step.results)
+    values = iter(access.results)
     results = [None if name is None else next(values) for name in op.results]
     returned = [None if value is None else (value.storage, layout_of(value)) for value in results]
     return [*returned, *[(storage, None) for storage in op.writes]]
 
 
-def _first_writes(op: Op, step: Step) -> dict[str, int]:
+def _first_writes(op: Op, access: Access) -> dict[str, int]:
     """Return the place of the first write to each storage that `op` writes."""
     if len(op.results) == 1 and not op.writes:
-        return dict.fromkeys(step.written, 0)
+        return dict.fromkeys(access.written, 0)
     firsts: dict[str, int] = {}
-    for place, target in enumerate(_targets(op, step)):
+    for place, target in enumerate(_targets(op, access)):
         if target is not None:
             firsts.setdefault(target[0], place)
     return firsts
@@ -83,19 +83,19 @@ def _first_writes(op: Op, step: Step) -> dict[str, int]:
 
 def reads_of(call: Call) -> list[tuple[Content, Layout]]:
     """Return content and layout of each value that a call reads."""
-    return [(call.before[value.storage], layout_of(value)) for value in call.step.reads]
+    return [(call.before[value.storage], layout_of(value)) for value in call.access.reads]
 
 
 def writes_of(call: Call) -> list[Write | None]:
     """Return what a call writes, results first; None for a result not used."""
-    firsts = _first_writes(call.op, call.step)
+    firsts = _first_writes(call.op, call.access)
     writes: list[Write | None] = []
-    for target in _targets(call.op, call.step):
+    for target in _targets(call.op, call.access):
         if target is None:
             writes.append(None)
             continue
         storage, layout = target
-        operands = tuple([at for at, value in enumerate(call.step.reads) if value.storage == storage])
+        operands = tuple([at for at, value in enumerate(call.access.reads) if value.storage == storage])
         writes.append(Write(layout, firsts[storage], call.before.get(storage), operands))
     return writes
 

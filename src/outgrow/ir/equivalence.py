@@ -49,17 +49,17 @@ from dataclasses import replace
 from math import prod
 
 from outgrow.errors import InvalidGraph
+from outgrow.ir.accesses import Access
 from outgrow.ir.contents import Call, Content, Layout, Write, layout_of, number, reads_of, writes_of
 from outgrow.ir.graph import DEVICE, Argument, Graph, Like, Op, Ref, Role, Storage, asking_layouts, leaving_out
 from outgrow.ir.layout import goes_in_step
 from outgrow.ir.stand_ins import Forms, Numbered, is_repeatable
-from outgrow.ir.steps import Step
 
 
-def check_equivalence(graph: Graph, steps: list[Step], reference: Numbered) -> None:
+def check_equivalence(graph: Graph, accesses: list[Access], reference: Numbered) -> None:
     """Raise `InvalidGraph` unless `graph` keeps invariant 6; both graphs must keep invariant 1."""
     captured, leeway = reference.graph, reference.leeway
-    calls, end = number(graph, steps, reference.content)
+    calls, end = number(graph, accesses, reference.content)
     for call in calls:
         op = call.op
         original = reference.expected(call)
@@ -96,16 +96,16 @@ def _check_complete(reference: Numbered, found: Collection[str]) -> None:
 def _quieted(original: Call, positions: Sequence[int]) -> Call:
     """Return the call without the arguments at `positions`, if they are all that it writes without returning it."""
     arguments = [original.op.arguments[at] for at in positions]
-    values = dict(zip(original.op.references, original.step.reads, strict=True))
+    values = dict(zip(original.op.references, original.access.reads, strict=True))
     left_out = {values[argument.value].storage for argument in arguments if isinstance(argument, Ref)}
     if not original.op.writes or not left_out.issuperset(original.op.writes):
         return original
     op = leaving_out(original.op, positions)
     reads = tuple([values[name] for name in op.references])
-    written = tuple([name for name in original.step.written if name not in original.op.writes])
+    written = tuple([name for name in original.access.written if name not in original.op.writes])
     touched = tuple(dict.fromkeys([*(value.storage for value in reads), *written]))
     before = {name: content for name, content in original.before.items() if name in touched}
-    return Call(original.at, op, Step(reads, original.step.results, written, touched), before)
+    return Call(original.at, op, Access(reads, original.access.results, written, touched), before)
 
 
 def _asking_layouts(original: Call, op: Op, layouts: Callable[[Op], Sequence[int]]) -> Call:
@@ -114,16 +114,16 @@ def _asking_layouts(original: Call, op: Op, layouts: Callable[[Op], Sequence[int
     if not asked:
         return original
     form = asking_layouts(original.op, [at for at in layouts(original.op) if at in asked])
-    values = {value.name: value for value in (*original.step.reads, *original.step.layouts)}
+    values = {value.name: value for value in (*original.access.reads, *original.access.layouts)}
     reads = tuple([values[name] for name in form.references])
     asked_of = tuple([values[argument.value] for argument in form.arguments if isinstance(argument, Like)])
-    return Call(original.at, form, original.step._replace(reads=reads, layouts=asked_of), original.before)
+    return Call(original.at, form, original.access._replace(reads=reads, layouts=asked_of), original.before)
 
 
 def _difference(call: Call, original: Call, in_place: Forms) -> str | None:
     """Return in what `call` differs from the captured op, or None if it computes the same bits."""
     op, was = call.op, original.op
-    if op is was and call.step == original.step and call.before == original.before:
+    if op is was and call.access == original.access and call.before == original.before:
         return None
     is_replaced = op.operator != was.operator
     form = next((form for form in in_place.get(was.operator, ()) if form[0] == op.operator), None)
@@ -134,7 +134,7 @@ def _difference(call: Call, original: Call, in_place: Forms) -> str | None:
     for place, (read, expected) in enumerate(zip(reads_of(call), reads_of(original), strict=True)):
         if read != expected:
             return f"operand {place} is {_described(*read)} instead of {_described(*expected)}"
-    if [*map(layout_of, call.step.layouts)] != [*map(layout_of, original.step.layouts)]:
+    if [*map(layout_of, call.access.layouts)] != [*map(layout_of, original.access.layouts)]:
         return "it asks for another layout"
     writes, expected_writes = writes_of(call), writes_of(original)
     if len(writes) != len(expected_writes):
@@ -191,7 +191,7 @@ def _is_reuse(call: Call, operand: int, strided: bool, write: Write | None, expe
         return False
     if len(leading) <= operand or not all(isinstance(argument, Ref) for argument in leading):
         return False
-    layouts = [layout_of(value) for value in call.step.reads]
+    layouts = [layout_of(value) for value in call.access.reads]
     dtype, shape, strides, _ = write.layout
     is_alike = strided or all(layout[2] == strides for layout in layouts if layout[1] == shape)
     is_alike = is_alike and all(layout[0] == dtype for layout in layouts if prod(layout[1]) == prod(shape))

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from outgrow.errors import InvalidGraph
+from outgrow.ir.accesses import Access
 from outgrow.ir.flight import ARRIVED, EXCHANGE
 from outgrow.ir.graph import DEVICE, Drop, Graph, Op, Storage, SwapIn, SwapOut, Wait
 from outgrow.ir.ranges import Ranges, covers, joined, meets, size_of, without
-from outgrow.ir.steps import Step
 from outgrow.units import format_bytes
 
 
@@ -42,7 +42,7 @@ class _Residence:
         return self.is_born and not (missing and meets(missing, begin, end))
 
 
-def check_residence(graph: Graph, steps: list[Step]) -> None:
+def check_residence(graph: Graph, accesses: list[Access]) -> None:
     """Raise `InvalidGraph` unless `graph` keeps invariants 2, 4 and 5; it must keep invariant 1."""
     residences = {name: _Residence(storage.size_bytes) for name, storage in graph.storages.items()}
     for storage in _inputs(graph):
@@ -50,16 +50,16 @@ def check_residence(graph: Graph, steps: list[Step]) -> None:
         residence.is_born = True
         if storage.home != DEVICE:
             residence.away = residence.in_tier = residence.all_bytes
-    last_uses = _last_uses(graph, steps)
+    last_uses = _last_uses(graph, accesses)
     begun: dict[str, str] = {}
     for at, item in enumerate(graph.instructions):
         match item:
             case Op(name, operator):
                 if operator == ARRIVED:
-                    _return(name, steps[at], residences, begun, at)
-                _run(name, steps[at], residences, at)
+                    _return(name, accesses[at], residences, begun, at)
+                _run(name, accesses[at], residences, at)
                 if operator == EXCHANGE:
-                    _lend(name, steps[at], residences, begun, at)
+                    _lend(name, accesses[at], residences, begun, at)
             case SwapOut(storage, begin, end):
                 _require_on_device(residences, item, "swap_out", at)
                 residences[storage].going_out = joined(residences[storage].going_out, begin, end)
@@ -83,11 +83,11 @@ def _kept(graph: Graph) -> dict[str, None]:
     return dict.fromkeys(persistent + [graph.values[name].storage for name in graph.results])
 
 
-def _last_uses(graph: Graph, steps: list[Step]) -> list[list[str]]:
+def _last_uses(graph: Graph, accesses: list[Access]) -> list[list[str]]:
     """Return the storages that each instruction frees, since none after it touches them."""
-    freed: list[list[str]] = [[] for _ in steps]
+    freed: list[list[str]] = [[] for _ in accesses]
     kept = _kept(graph)
-    for name, at in {name: at for at, step in enumerate(steps) for name in step.touched}.items():
+    for name, at in {name: at for at, access in enumerate(accesses) for name in access.touched}.items():
         if name not in kept:
             freed[at].append(name)
     return freed
@@ -96,34 +96,34 @@ def _last_uses(graph: Graph, steps: list[Step]) -> list[list[str]]:
 # ---- 2, 4, 5: what each instruction asks of the residences, and how it changes them
 
 
-def _run(op: str, step: Step, residences: dict[str, _Residence], at: int) -> None:
-    for value in step.results:
+def _run(op: str, access: Access, residences: dict[str, _Residence], at: int) -> None:
+    for value in access.results:
         if value.version == 0:
             residences[value.storage].is_born = True
-    for name in step.touched:
+    for name in access.touched:
         if not residences[name].has(0, residences[name].size_bytes):
             raise _missing(name, residences[name], op, at)
-    _require_landed(residences, step.written, f"written by {op}", at)
-    for name in step.written:
+    _require_landed(residences, access.written, f"written by {op}", at)
+    for name in access.written:
         residences[name].in_tier = ()
 
 
-def _lend(op: str, step: Step, residences: dict[str, _Residence], begun: dict[str, str], at: int) -> None:
+def _lend(op: str, access: Access, residences: dict[str, _Residence], begun: dict[str, str], at: int) -> None:
     """Begin an exchange: what it sends and what it receives are in flight."""
-    if not step.reads or len(step.results) != 1:
+    if not access.reads or len(access.results) != 1:
         raise InvalidGraph(f"{op} sends nothing, or receives nothing", invariant=4, position=at)
-    sent, there = step.reads[0], step.results[0]
+    sent, there = access.reads[0], access.results[0]
     begun[there.name] = sent.name
     for value in (sent, there):
         residences[value.storage].lent += 1
 
 
-def _return(op: str, step: Step, residences: dict[str, _Residence], begun: dict[str, str], at: int) -> None:
+def _return(op: str, access: Access, residences: dict[str, _Residence], begun: dict[str, str], at: int) -> None:
     """End an exchange, given what it receives and what it sends."""
-    there, *others = step.reads
+    there, *others = access.reads
     if [begun.pop(there.name, None)] != [value.name for value in others]:
         raise InvalidGraph(f"{op} waits for no exchange of what it is given", invariant=4, position=at)
-    for value in step.reads:
+    for value in access.reads:
         residences[value.storage].lent -= 1
 
 
@@ -199,7 +199,7 @@ def _check_end(graph: Graph, residences: dict[str, _Residence]) -> None:
 # ---- 3: capacity
 
 
-def check_capacity(graph: Graph, steps: list[Step], capacity_bytes: int, workspace: Mapping[str, int]) -> None:
+def check_capacity(graph: Graph, accesses: list[Access], capacity_bytes: int, workspace: Mapping[str, int]) -> None:
     """Raise `InvalidGraph` unless `graph` keeps invariant 3; it must keep the others.
 
     A storage that no instruction touches is held to the end.
@@ -210,12 +210,12 @@ def check_capacity(graph: Graph, steps: list[Step], capacity_bytes: int, workspa
             held[storage.name] = storage.size_bytes
     total = sum(held.values())
     _require_room(total, 0, capacity_bytes, None)
-    last_uses = _last_uses(graph, steps)
-    for at, (item, step) in enumerate(zip(graph.instructions, steps, strict=True)):
+    last_uses = _last_uses(graph, accesses)
+    for at, (item, access) in enumerate(zip(graph.instructions, accesses, strict=True)):
         workspace_bytes = 0
         match item:
             case Op():
-                born = [value.storage for value in step.results if value.version == 0]
+                born = [value.storage for value in access.results if value.version == 0]
                 changes = {name: graph.storages[name].size_bytes for name in born}
                 workspace_bytes = workspace.get(item.captured, 0)
             case SwapIn(storage, begin, end):

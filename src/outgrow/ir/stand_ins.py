@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
+from outgrow.ir.accesses import Access, accesses_of
 from outgrow.ir.contents import Call, Content, as_captured, number
 from outgrow.ir.graph import Graph, Op, Value
-from outgrow.ir.steps import Step, steps_of
 
 Forms: TypeAlias = Mapping[str, Sequence[tuple[str, int, bool, bool]]]
 """For an operator, the forms that write its first result over an operand: name, place of that operand, whether
@@ -73,8 +73,8 @@ class Turn(NamedTuple):
 
     def expected(self, call: Call) -> Call:
         """Return the call that this one should be: that which goes on, where something is there and this is not."""
-        name, (made,) = self.whole.op.name, self.whole.step.written
-        before = call.before.get(call.step.reads[0].storage) if call.step.reads else None
+        name, (made,) = self.whole.op.name, self.whole.access.written
+        before = call.before.get(call.access.reads[0].storage) if call.access.reads else None
         if isinstance(before, tuple) and before[0] == name and before[1] and not before[1] >> self.number & 1:
             return self.goes_on._replace(before={**self.goes_on.before, made: before})
         return self.begins
@@ -109,7 +109,7 @@ class Numbered(NamedTuple):
 
 def numbered(captured: Graph, leeway: Leeway = _NO_LEEWAY) -> Numbered:
     """Return a captured graph by contents, to compare many graphs with that leeway; it must keep invariant 1."""
-    calls, end = number(captured, steps_of(captured), as_captured)
+    calls, end = number(captured, accesses_of(captured), as_captured)
     parted = _parted(captured, calls, leeway.parts)
     turns = _in_turn(captured, calls, leeway.in_turn)
     joint = _joined(captured, calls, leeway.joined)
@@ -134,12 +134,12 @@ def numbered(captured: Graph, leeway: Leeway = _NO_LEEWAY) -> Numbered:
 
 def is_repeatable(captured: Graph, call: Call) -> bool:
     """Whether a captured call writes nothing that outlives the step."""
-    return not any(captured.storages[name].is_persistent for name in call.step.written)
+    return not any(captured.storages[name].is_persistent for name in call.access.written)
 
 
 def _may_be_replaced(captured: Graph, call: Call, others: Iterable[str]) -> bool:
     """Whether ops of other names may stand for a call: it only brings into being what does not outlive the step."""
-    is_born = not any(name in call.before for name in call.step.written) and not call.op.writes
+    is_born = not any(name in call.before for name in call.access.written) and not call.op.writes
     return is_born and is_repeatable(captured, call) and not any(name in captured.op_positions for name in others)
 
 
@@ -171,28 +171,28 @@ def _in_turn(
 def _turn(call: Call, captured: Graph, turn: Op) -> Call:
     """Return the call of a turn; what the result holds before it, if it reads that, is not known yet."""
     reads = tuple([captured.values[name] for name in turn.references])
-    touched = tuple(dict.fromkeys([*(value.storage for value in reads), *call.step.written]))
+    touched = tuple(dict.fromkeys([*(value.storage for value in reads), *call.access.written]))
     before = {name: call.before[name] for name in touched if name in call.before}
-    return Call(call.at, turn, Step(reads, call.step.results, call.step.written, touched), before)
+    return Call(call.at, turn, Access(reads, call.access.results, call.access.written, touched), before)
 
 
 def _joined(
     captured: Graph, calls: Sequence[Call], joined: Callable[[Op, Op, Mapping[str, Value]], Op | None]
 ) -> dict[tuple[str, str], Call]:
     """Return the call that may stand for two, by the names of both."""
-    makers = {value.name: call for call in calls for value in call.step.results}
+    makers = {value.name: call for call in calls for value in call.access.results}
     pairs: list[tuple[Call, Call, Op]] = []
     for second in calls:
-        first = makers.get(second.step.reads[0].name) if second.step.reads else None
+        first = makers.get(second.access.reads[0].name) if second.access.reads else None
         one = first and joined(first.op, second.op, captured.values)
         if first and one:
             pairs.append((first, second, one))
     if not pairs:
         return {}
-    users = Counter(storage for call in calls for storage in call.step.touched)
+    users = Counter(storage for call in calls for storage in call.access.touched)
     found: dict[tuple[str, str], Call] = {}
     for first, second, one in pairs:
-        (made,) = first.step.written
+        (made,) = first.access.written
         is_between = users[made] == 2 and made not in captured.outliving and made not in first.before
         if is_between and _may_be_replaced(captured, second, [one.name]):
             found[first.op.name, second.op.name] = _one(first, second, made, one)
@@ -201,16 +201,16 @@ def _joined(
 
 def _one(first: Call, second: Call, made: str, one: Op) -> Call:
     """Return the call of the op that stands for two: it reads what both read, but for what the first `made`."""
-    values = {value.name: value for value in (*first.step.reads, *second.step.reads)}
+    values = {value.name: value for value in (*first.access.reads, *second.access.reads)}
     before = {name: content for name, content in {**first.before, **second.before}.items() if name != made}
     reads = tuple([values[name] for name in one.references])
-    touched = tuple(dict.fromkeys([*(value.storage for value in reads), *second.step.written]))
-    return Call(second.at, one, Step(reads, second.step.results, second.step.written, touched), before)
+    touched = tuple(dict.fromkeys([*(value.storage for value in reads), *second.access.written]))
+    return Call(second.at, one, Access(reads, second.access.results, second.access.written, touched), before)
 
 
 def _part(call: Call, part: Op) -> Call:
     """Return the call of a part: the same operands, and the results that it has."""
-    results = tuple([value for value in call.step.results if value.name in part.results])
+    results = tuple([value for value in call.access.results if value.name in part.results])
     written = tuple(dict.fromkeys([value.storage for value in results]))
-    touched = tuple(dict.fromkeys([*(value.storage for value in call.step.reads), *written]))
-    return Call(call.at, part, call.step._replace(results=results, written=written, touched=touched), call.before)
+    touched = tuple(dict.fromkeys([*(value.storage for value in call.access.reads), *written]))
+    return Call(call.at, part, call.access._replace(results=results, written=written, touched=touched), call.before)

@@ -24,12 +24,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from outgrow.errors import InvalidGraph
+from outgrow.ir.accesses import Access, accesses_of
 from outgrow.ir.equivalence import check_equivalence
 from outgrow.ir.graph import Graph, Op, Role, Value
 from outgrow.ir.layout import end_bytes
 from outgrow.ir.residence import check_capacity, check_residence
 from outgrow.ir.stand_ins import Numbered
-from outgrow.ir.steps import Step, steps_of
 from outgrow.ir.text import print_around
 
 _NO_WORKSPACE: Mapping[str, int] = MappingProxyType({})
@@ -49,14 +49,14 @@ def verify(
     """
     try:
         _check_values(graph)
-        steps = steps_of(graph)
-        _check_definitions(graph, steps)
-        _check_versions(graph, steps)
-        check_residence(graph, steps)
+        accesses = accesses_of(graph)
+        _check_definitions(graph, accesses)
+        _check_versions(graph, accesses)
+        check_residence(graph, accesses)
         if capacity_bytes is not None:
-            check_capacity(graph, steps, capacity_bytes, workspace)
+            check_capacity(graph, accesses, capacity_bytes, workspace)
         if captured is not None:
-            check_equivalence(graph, steps, captured)
+            check_equivalence(graph, accesses, captured)
     except InvalidGraph as fault:
         around = "" if fault.position is None else f"\n{print_around(graph, fault.position)}"
         message = f"invariant {fault.invariant}: {fault}{around}"
@@ -80,12 +80,12 @@ def _check_values(graph: Graph) -> None:
             raise InvalidGraph(f"the result %{name} is not declared", invariant=1)
 
 
-def _check_definitions(graph: Graph, steps: list[Step]) -> None:
+def _check_definitions(graph: Graph, accesses: list[Access]) -> None:
     """Check that no two ops share a name, and that every value is the result of one op at most."""
     ops: set[str] = set()
     defined: set[str] = set()
-    for at, (item, step) in enumerate(zip(graph.instructions, steps, strict=True)):
-        names = [value.name for value in step.results]
+    for at, (item, access) in enumerate(zip(graph.instructions, accesses, strict=True)):
+        names = [value.name for value in access.results]
         again = [name for name in names if name in defined or names.count(name) > 1]
         if again or (isinstance(item, Op) and item.name in ops):
             what = f"%{again[0]}" if again else "an op of this name"
@@ -95,16 +95,16 @@ def _check_definitions(graph: Graph, steps: list[Step]) -> None:
             ops.add(item.name)
 
 
-def _check_versions(graph: Graph, steps: list[Step]) -> None:
+def _check_versions(graph: Graph, accesses: list[Access]) -> None:
     versions = dict.fromkeys(graph.storages, 0) | dict.fromkeys(graph.born_at, -1)
-    for at, (item, step) in enumerate(zip(graph.instructions, steps, strict=True)):
-        for value in step.reads:
+    for at, (item, access) in enumerate(zip(graph.instructions, accesses, strict=True)):
+        for value in access.reads:
             _require_present(value, versions, 1, at)
         if isinstance(item, Op) and any(versions[name] < 0 for name in item.writes):
             raise InvalidGraph(f"{item.name} writes a storage before its birth", invariant=1, position=at)
-        for name in step.written:
+        for name in access.written:
             versions[name] += 1
-        for value in step.results:
+        for value in access.results:
             _require_present(value, versions, 1, at)
     for name in graph.results:
         _require_present(graph.values[name], versions, 5, None)
