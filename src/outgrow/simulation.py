@@ -109,15 +109,15 @@ class _Clock:
         self.hold(-size_bytes)
 
     def _copy(self, lane: Lane, storage: str, size_bytes: int) -> None:
-        begin, end = self._taken(self.link, self.lane_free, lane, size_bytes)
+        begin, end = self._take_turn(self.link, self.lane_free, lane, size_bytes)
         if storage in self.sunk and self.below is not None:
-            begin, there = self._taken(self.below, self.below_free, lane, size_bytes)
+            begin, there = self._take_turn(self.below, self.below_free, lane, size_bytes)
             end = max(end, there)
         self.in_flight[storage] = max(end, self.in_flight.get(storage, end))
         self.spans.append(Span(lane, storage, begin, end, size_bytes))
 
-    def _taken(self, link: LinkRates, free: dict[Lane, float], lane: Lane, size_bytes: int) -> tuple[float, float]:
-        """Take the first free turn on a lane of a link, from now on; return its begin and end."""
+    def _take_turn(self, link: LinkRates, free: dict[Lane, float], lane: Lane, size_bytes: int) -> tuple[float, float]:
+        """Occupy a lane of a link for a copy, as soon as it is free; return when the copy begins and ends."""
         begin = max(self.now, free[lane])
         end = begin + (link.out_seconds(size_bytes) if lane is Lane.OUT else link.in_seconds(size_bytes))
         for busy in free if link.half_duplex else (lane,):

@@ -1,10 +1,16 @@
-"""What is searched on? Boards: the captured order of the step, the lean one, and each without what may be a burden.
+"""What is searched on? Boards: orders of the step, each under one choice of the free rewrites.
 
-Beside the captured order, the lean one (`planning.order.lean`) is a board, where it is another. Where some ops stall
-(`operators.stalls`) there is one more for each order, on which they do not. Where concatenations go by operand there is
-one on which they do not: a result that fills slowly is there for longer. If that one has room, it is there alone. Where
-something could be built again but for a result that is written over its operand, there is one more on which this result
-is not (`free.reuse`), and that alone if it has room, too. A board is there if it has plans at all.
+    order            the captured one; the lean one as well (`planning.order.lean`), if it differs
+    stalls           where ops stall because they write over an operand (`operators.stalls`): one more board for each
+                     order, on which they do not
+    concatenations   where they go by operand: one more board, on which they do not, since a result that fills operand
+                     by operand is held for longer. If that board has ample room, it takes the place of the first
+    re-use           where a result is written over an operand from which something could be built again: one more
+                     board, on which it is not (`free.reuse`). If that board has ample room, it takes the place of the
+                     first
+
+A board is yielded only if it has plans, that is, if its floor is within the capacity. Room is ample where the capacity
+is twice the floor.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,7 +38,7 @@ _WORK = 60_000_000
 _LARGE = 16_000
 """In a step of this many ops, walking over each takes twice as long: more gaps are open at a time."""
 _ROOMY = 2
-"""Where the capacity is so many times the floor, no op is in the way of what moves while it runs."""
+"""Room is ample where the capacity is so many times the floor: no op is then in the way of what moves while it runs."""
 ENOUGH = 1e-4
 """A plan at most this share slower than its arithmetic is not improved further."""
 
@@ -112,7 +118,7 @@ def boards(problem: Problem, orders: Orders, freed: Freed, is_wanted: Event) -> 
         ways.append(orders.freed(own) if moves else freed)
         if ways[-1].floor_bytes <= problem.budget.capacity_bytes:
             board = _board(own, ways[-1], moves, is_wanted)
-            first, *others = _at_once(board, orders, moves)
+            first, *others = _with_whole_concatenations(board, orders, moves)
             for group in ([first, *_unstalled(first, orders, moves)], others):
                 if group:
                     yield [found for one in group for found in _sparing(one, orders, moves)]
@@ -125,11 +131,11 @@ def _board(problem: Problem, freed: Freed, moves: tuple[Decision, ...], is_wante
     return Board(space_of(problem, freed.graph), (*moves, *freed.decisions), is_wanted)
 
 
-def _at_once(board: Board, orders: Orders, moves: tuple[Decision, ...]) -> list[Board]:
-    """Return a board, and the one on which no op goes by operand, if that is another; that alone, if it has room."""
+def _with_whole_concatenations(board: Board, orders: Orders, moves: tuple[Decision, ...]) -> list[Board]:
+    """Return a board, and the one on which no op goes by operand, if they differ; that one alone in ample room."""
     if not any(isinstance(decision, ByOperand) for decision in board.free):
         return [board]
-    return _or(board, replace(board.space.problem, in_turn=False), orders, moves)
+    return _with_alternative(board, replace(board.space.problem, in_turn=False), orders, moves)
 
 
 def _unstalled(board: Board, orders: Orders, moves: tuple[Decision, ...]) -> Iterator[Board]:
@@ -137,27 +143,32 @@ def _unstalled(board: Board, orders: Orders, moves: tuple[Decision, ...]) -> Ite
     graph = board.space.graph
     if all(slowdown(graph.values, op) == 1 for op in graph.ops):
         return
-    other, _ = _other(board, replace(board.space.problem, stalls=False), orders, moves)
+    other, _ = _alternative(board, replace(board.space.problem, stalls=False), orders, moves)
     if other is not None:
         yield other
 
 
 def _sparing(board: Board, orders: Orders, moves: tuple[Decision, ...]) -> list[Board]:
-    """Return a board, and the one on which more can be built again, if that is another; that alone, if it has room."""
+    """Return a board, and the one on which more can be built again, if they differ; that one alone in ample room."""
     problem = board.space.problem
     spoilers = spoiling_ops(problem, board.space.graph, board.free)
-    return _or(board, replace(problem, sparing=spoilers), orders, moves) if spoilers else [board]
+    return _with_alternative(board, replace(problem, sparing=spoilers), orders, moves) if spoilers else [board]
 
 
-def _or(board: Board, problem: Problem, orders: Orders, moves: tuple[Decision, ...]) -> list[Board]:
-    """Return a board and that of a problem with other free rewrites; one alone, if that has room, or is no other."""
-    other, floor = _other(board, problem, orders, moves)
+def _with_alternative(board: Board, problem: Problem, orders: Orders, moves: tuple[Decision, ...]) -> list[Board]:
+    """Return a board and that of a problem with other free rewrites.
+
+    The board alone where the other does not differ from it or has no plans; the other alone where it has ample room.
+    """
+    other, floor = _alternative(board, problem, orders, moves)
     if other is None or other.free == board.free:
         return [board]
     return [other] if _ROOMY * floor <= problem.budget.capacity_bytes else [board, other]
 
 
-def _other(board: Board, problem: Problem, orders: Orders, moves: tuple[Decision, ...]) -> tuple[Board | None, int]:
+def _alternative(
+    board: Board, problem: Problem, orders: Orders, moves: tuple[Decision, ...]
+) -> tuple[Board | None, int]:
     """Return the board of a problem with other free rewrites, if it has plans at all, and its floor in bytes."""
     freed = orders.freed(problem)
     is_possible = freed.floor_bytes <= problem.budget.capacity_bytes

@@ -11,10 +11,10 @@
     5. the scan of each board: policies that build again whatever costs less than some seconds a byte, or a byte and
        second of its rest, for many such prices; then each kind of rest in turn is given the choice that suits it best
     6. the search (`annealing`), which a quick plan does without: short runs from there and from keeping everything, on
-       every board, then long ones from the best of these; runs beside each other use two processors
+       every board, then long ones from the best of these; two runs at a time, on two processors
 
 The result is deterministic: every run ends after a number of trials that depends on the graph alone, its random numbers
-come from a fixed seed, and no run knows of one beside it.
+come from a fixed seed, and parallel runs share nothing.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -228,10 +228,10 @@ def _improved(scanned: Sequence[_Found]) -> list[_Found]:
     report = problem.progress
     starts = list(_starts([found for found in scanned if len(found.board.space.rests)]))
     short = [_Run(start, seed, _trials(start.board) // (2 * _SHORT_RUNS), _WARM) for seed, start in enumerate(starts)]
-    found = _beside_each_other(short, lambda done: report("search", done / 3))
+    found = _in_parallel(short, lambda done: report("search", done / 3))
     found = sorted(found, key=_seconds)[:2]
     long = [_Run(start, seed, _trials(start.board) // 2, _LUKEWARM) for seed, start in enumerate(found, len(short))]
-    found = _beside_each_other(long, lambda done: report("search", (1 + 2 * done) / 3))
+    found = _in_parallel(long, lambda done: report("search", (1 + 2 * done) / 3))
     return [*scanned, *found]
 
 
@@ -254,7 +254,7 @@ def _seconds(found: _Found) -> float:
     return found.seconds
 
 
-def _beside_each_other(runs: Sequence[_Run], report: Callable[[float], None]) -> list[_Found]:
+def _in_parallel(runs: Sequence[_Run], report: Callable[[float], None]) -> list[_Found]:
     """Return the results of runs, two at a time; this thread takes every second run and reports its progress."""
     mine = runs[::2]
     with ThreadPoolExecutor(1) as pool:
