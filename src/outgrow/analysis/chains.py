@@ -41,9 +41,10 @@ def chain_limits(graph: Graph) -> dict[str, tuple[int, ...]]:
 
 
 def spoiling(graph: Graph, rests: Iterable[Gap], steps: Collection[int]) -> set[int]:
-    """Return those of `steps` but for which some storage could be built again at the end of one of its rests.
+    """Return those of `steps` that keep some storage from being built again at the end of one of its rests.
 
-    They are steps that write over what the chain of the storage has read.
+    They write over what the chain of the storage has read. A step counts only if all that stand in the way of one
+    storage are among `steps`: without these writes, the storage could be built again.
     """
     writes = write_steps(graph)
     chains: dict[str, list[tuple[int, ...] | None]] = {}

@@ -58,7 +58,7 @@ def needs(problem: Problem, graph: Graph) -> list[int]:
 def needed_bytes(problem: Problem) -> int:
     """Return what the captured step needs as it is: its peak.
 
-    On an anchored device it has that beside all that it brings into being and that outlives it.
+    On an anchored device, what the step makes and leaves has room of its own, which is added to the peak.
     """
     graph = problem.graph
     born = sum(graph.storages[name].size_bytes for name in graph.kept & graph.born_at.keys())
@@ -77,7 +77,8 @@ def floor_of(problem: Problem, graph: Graph) -> tuple[int, Op | None]:
 def in_the_way(problem: Problem, graph: Graph) -> list[Op]:
     """Return the ops that need more than half of the floor, in order.
 
-    What another one needs is no more than the larger half of what sets the floor.
+    Only these are worth taking apart: of two parts of the op that sets the floor one needs at least half of the floor,
+    which is as much as any other op needs.
     """
     found = needs(problem, graph)
     floor = max(found, default=0)

@@ -54,12 +54,15 @@ def planned(
     earlier: Plan | None = None,
     orders: Orders | None = None,
 ) -> Planned:
-    """Return the plan of the named planner, with a bound on its seconds; without `prove`, those of its arithmetic.
+    """Return the plan of the named planner, with the floor, and a bound that no plan beats.
 
-    The time that floor and bound take is not counted as planning: no planner needs them. Plans of one graph and its
-    costs may share `orders`, which then are looked for once. The decisions are those of an `earlier` plan, if one
-    is given. Raises `Infeasible` if the budget is below the floor, `KeyError` for an unknown planner, `InvalidPlan` for
-    an earlier plan of another graph, and `NotApplicable` where a law's condition fails.
+    The bound is that of `planning.bound` if `prove` asks for it, and else the seconds of the step's arithmetic. The
+    time that floor and bound take is not counted as planning: no planner needs them. Plans of one graph and its costs
+    may share `orders`, which then are looked for once. If an `earlier` plan is given, its decisions are taken, and no
+    planner is asked.
+
+    Raises `Infeasible` if the budget is below the floor, `KeyError` for an unknown planner, `InvalidPlan` for an
+    earlier plan of another graph, and `NotApplicable` where a law's condition fails.
     """
     begin = time.perf_counter()
     notes: list[str] = []
@@ -145,11 +148,15 @@ def _searched(problem: Problem, orders: Orders, freed: Freed) -> tuple[Stage, ..
 
 
 def with_a_plan(problem: Problem, orders: Orders, *, may_rest: bool) -> tuple[Problem, Freed]:
-    """Return the problem that is planned, and its graph after all free rewrites.
+    """Return the problem that is planned, relaxed as far as it needs to have a plan, and its graph after free rewrites.
 
-    If there is no plan otherwise, all that no op uses rests in the next tier, if it may; if there is none then, small
-    storages move. So they do in the search that may let all of this rest where they are in the way of large ones. Then
-    other rewrites may be free; of the two graphs, the one with the lower floor is taken.
+    1. As it is, if its floor is within the capacity.
+    2. Else, if `may_rest`, with all storages that no op uses at rest in the next tier throughout the step.
+    3. Else with storages down to `least_bytes` allowed to move, too.
+
+    If `may_rest`, small storages also move (3) where there is a plan without them, if they are a large share of what
+    sets the floor (`_IN_THE_WAY`). Other rewrites may be free then; of the two graphs, the one with the lower floor is
+    taken.
     """
     capacity = problem.budget.capacity_bytes
     freed = orders.freed(problem)
@@ -167,16 +174,20 @@ def with_a_plan(problem: Problem, orders: Orders, *, may_rest: bool) -> tuple[Pr
 
 
 def _bound(problem: Problem, orders: Orders, stages: Sequence[Stage]) -> float:
-    """Return seconds that no plan beats in the captured order or the lean one, nor in one of their own by `stages`."""
+    """Return seconds that no plan beats: in the captured order, in the lean one, or in that to which `stages` move ops.
+
+    A published planner may choose an order of its own, which is neither of the first two.
+    """
     least = least_seconds(problem, orders)
     moves = [decision for stage in stages for decision in stage.decisions if isinstance(decision, Move)]
     return min(least, bound_seconds(replace(problem, graph=apply_laws(problem.graph, moves)))) if moves else least
 
 
 def _floor(problem: Problem, orders: Orders, rewritten: Graph, *, may_reorder: bool) -> tuple[int, Op | None]:
-    """Return the floor that is named: the lowest of all orders.
+    """Return the floor that a plan tells, and the op that sets it: the lowest of the floors of all orders.
 
-    For a planner that takes the captured order it is that of this order, unless a plan needed less.
+    For a planner that keeps the captured order (not `may_reorder`) it is the floor of this order, unless that is above
+    the capacity.
     """
     found = floor_of(problem, rewritten)
     if not may_reorder and found[0] <= problem.budget.capacity_bytes:

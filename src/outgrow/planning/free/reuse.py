@@ -2,9 +2,9 @@
 
 An operand that a result is written over stays as long as the result, so that can need more than it saves: see
 `stays_longer`. And what is made of an operand cannot be built again once that is written over: where it rests for long,
-keeping it may cost more than the operand does. So the ops that spoil such (`spoiling_ops`) may be kept from it
-(`Problem.sparing`). If nothing is built again, or nothing needs the operand for that any longer, a search writes over
-it after all (`Tables.over`).
+keeping it may cost more than the operand does. So the ops that spoil a rebuilding (`spoiling_ops`) may be told not to
+write over their operands (`Problem.sparing`). If nothing is built again in the end, or nothing needs the operand for
+that any longer, the search writes over it after all (`Tables.over`).
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -26,7 +26,7 @@ def reuses(problem: Problem, graph: Graph) -> tuple[Graph, tuple[Reuse, ...]]:
 
 
 def spoiling_ops(problem: Problem, graph: Graph, made: Iterable[Decision]) -> frozenset[str]:
-    """Return the ops, of those `made` to write over an operand, but for which large storages could be built again."""
+    """Return the ops that, by the decisions `made`, write over what a large storage would be built again from."""
     rewritten = {decision.op for decision in made if isinstance(decision, Reuse)}
     steps = {step for step, op in enumerate(graph.ops) if op.name in rewritten}
     rests = gaps(graph, minimum_bytes=problem.minimum_bytes)
