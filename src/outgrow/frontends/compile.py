@@ -138,7 +138,10 @@ class Step(Generic[P, R]):
                 return self._called(*args, **kwargs)
 
     def _called(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Carry out a call; anew where it goes another way than was guessed, as it finds before it changes anything."""
+        """Carry out a call; again, with the right answer, where a run finds that a guess was wrong.
+
+        A run checks its guesses before it updates anything (`frontends.tracing.guesses`), so it can be repeated.
+        """
         told: list[Guess] = []
         for _ in range(_MOST_WAYS):
             try:
@@ -155,7 +158,7 @@ class Step(Generic[P, R]):
         raise Uncapturable(f"{told[-1].line}: {_MANY_WAYS.format(_MOST_WAYS)}{DROP_IN}")
 
     def _attempted(self, told: Sequence[Guess], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Carry out a call for which these guesses are `told`; raises `Misguessed` where a later one is wrong."""
+        """Carry out a call by a step whose first guesses are `told`; raises `Misguessed` where another one is wrong."""
         arguments = Arguments(args, kwargs)
         served = self._entries.ready(arguments, told)
         entry = served.entry
@@ -296,7 +299,7 @@ class Step(Generic[P, R]):
 
 @contextmanager
 def _beneath_modes(*, is_captured: bool) -> Iterator[None]:
-    """Run a program, in which is what modes of the user's did to operators while these were captured, without them."""
+    """Run a program without the dispatch modes that are active: what they did to operators was captured with these."""
     modes = [type(mode).__name__ for mode in _get_current_dispatch_mode_stack()]
     if modes and is_captured:
         remark(

@@ -95,7 +95,7 @@ class Entries:
     def ready(self, arguments: Arguments, told: Sequence[Guess] = ()) -> Served:
         """Return the entry of this call, captured and planned, and planned again once costs have been observed.
 
-        In a call that is repeated, in which the step did not go the way that was guessed, the right one is `told`.
+        Where a run finds a guess wrong the call is repeated: `told` are the guesses up to that one, which is put right.
         """
         self._calls += 1
         ample, taken = self._ample, self._guided.beside.taken_bytes
@@ -133,7 +133,7 @@ class Entries:
         return found
 
     def _larger(self, key: Signature, arguments: Arguments) -> Entry | None:
-        """Return an entry of a larger batch, in whose ample room the user's own function runs, if there is one."""
+        """Return an entry of a larger batch for which the user's own function runs, in ample room, if there is one."""
         seen = arguments.seen(self._training)
         alike = (entry for other, found in self._by_signature.items() if other.is_of_state(key) for entry in found)
         entry = next((item for item in alike if item.has_room_for(seen, arguments)), None)
@@ -144,7 +144,7 @@ class Entries:
         return entry if entry.planned.runs_as_written else None
 
     def _look_again(self, served: Served, leaves: Sequence[object]) -> None:
-        """Plan an entry again where its last run has shown something new, or what is held by now makes it necessary."""
+        """Plan an entry again if its last run has shown something new, or others have taken or left memory since."""
         entry, given, runs = served.entry, served.given, served.entry.runs
         if entry.planned.runs_as_written:
             self.come_home()
@@ -434,7 +434,7 @@ class Entries:
 
 
 def _changes(entry: Entry | None) -> str | None:
-    """Return what a planned call changes outside, if that may be another in every call; a truth value comes back."""
+    """Return the name of what a planned call changes outside, unless it is a truth value: these are only two."""
     if entry is None or entry.planned.runs_as_written:
         return None
     changed = [item for item in entry.captured.changed if isinstance(item, Filled) or type(item.value) is not bool]

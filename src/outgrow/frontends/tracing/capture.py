@@ -44,14 +44,18 @@ def capture(
 ) -> Captured:
     """Capture one call of `step` as a graph. Nothing of the step's size is computed or allocated, and no state changes.
 
-    Other calls change numbers of optimizers that are `moving`: the step serves whatever they are, unless it asks. What
-    it decides by numbers that are not there yet is guessed; the first guesses are `told`. Numbers that others are
-    `counting` up are no part of it either, unless it asks.
+    Three arguments say what earlier captures, and earlier attempts of this call, have shown:
 
-    Four exceptions: what is made of literals alone is computed (`frontends.fake.literals`: 16 MiB of larger ones at
-    most), a recurrent layer, or a cuDNN batch normalisation, runs once on memory without contents, to see how much its
-    kernel keeps (`frontends.fake.reserves`), an operator on small tensors with ambiguous layouts runs on zeros
-    (`frontends.fake.ambiguous`), and a `GradScaler` is given its tensors, as its first use does.
+        moving      numbers of optimizers that other calls change: the graph reads them anew in each call, and what the
+                    step asks of one becomes a guard
+        told        the first answers to what the step decides by numbers that are there only when it runs: an earlier
+                    attempt of the call has found them. Later answers are guessed
+        counting    where numbers are that other captured steps count up: they may be any, unless this step looks at one
+
+    Nothing is computed but for four exceptions: what is made of literals alone is computed (`frontends.fake.literals`:
+    16 MiB of larger ones at most), a recurrent layer, or a cuDNN batch normalisation, runs once on memory without
+    contents, to see how much its kernel keeps (`frontends.fake.reserves`), an operator on small tensors with ambiguous
+    layouts runs on zeros (`frontends.fake.ambiguous`), and a `GradScaler` is given its tensors, as its first use does.
 
     Raises `Uncapturable`, naming the user's line, where the step looks at the contents of tensors, and where
     it does something that a graph could not repeat. An error of the step itself is raised as it is.
@@ -70,7 +74,10 @@ def captured_by(
     assembled: Callable[[Traced], Captured],
     counting: Collection[Location] = (),
 ) -> Captured:
-    """Return what is `assembled` of a trace of `step`, once nothing without contents is kept, and nothing left is read.
+    """Trace `step` and return what is `assembled` of the trace.
+
+    Two checks follow: that no fake tensor of the trace is still held by anybody, and that the next step does not read
+    what this one leaves in attributes without contents.
 
     `traced_anew` traces the step, given the generators of random numbers that there are: a second time if the step
     leaves values in attributes, or puts containers somewhere, or numbers are counted, by it or by others.

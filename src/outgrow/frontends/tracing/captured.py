@@ -137,53 +137,59 @@ def _is_another(found: object, number: Number) -> bool:
 
 @dataclass(frozen=True)
 class Captured:
-    """A training step as a graph, and how it is fed and what becomes of its results.
+    """A training step as a graph, how it is fed, for which calls it is right, and what becomes of its results.
 
     Each input storage is that of the tensor in its slot (`slots`). Offsets of values count from the first byte of that
     storage; for a batch slot from the tensor's own first byte, so that a batch may be a slice of something larger.
-    `hyper` are the slots of numbers that are scalars of the graph, by the names of these; it serves while the other
-    `numbers` that optimizers keep are what they were.
 
     Results of the graph that no `Put` and no leaf of `returned` names are gradients that were there before the step.
-    `stale` gradients are replaced unread, as in a step that begins with `zero_grad`: they are not inputs, and can go
-    when the step begins. `schedulers` make a step of their own after every call; before, `flags` are given to
-    parameters that are trained from then on, or no more, and what is `settled` is set in attributes; what is
-    `overwritten` there cannot be read from then on. It serves while what is `outside` is what it was, and the tensors
-    that it has `found` there lie as they lay; what it has `changed` there is changed after every call, and its `counts`
-    go on. Containers among these that the step makes `anew`, by identity, are others after every call. `guards` are
-    conditions on the hyper-parameters, followed by the `counters`, and to `questions` about the batch, buffers and
-    tensors outside the answers must be the same; whether its `guesses` are right a run finds. Tensors with `spreads`
-    are spread over a mesh, and this process has its part of them. The step runs on `device`; if that is not the host,
-    storages `elsewhere` are small ones of the host, which stay there.
     """
 
     graph: Graph
     slots: Mapping[str, Slot]
     hyper: Mapping[str, NumberSlot]
+    """The slots of numbers that are scalars of the graph, by the names of these."""
     puts: tuple[Put, ...]
     stale: tuple[GradientSlot, ...]
+    """Gradients that are replaced unread, as in a step that begins with `zero_grad`: no inputs, so they can go when the
+    step begins."""
     returned: Returned
     guards: Guards
+    """Conditions on the hyper-parameters, followed by the `counters`."""
     constants: tuple[Tensor, ...]
     found: tuple[Found, ...] = ()
+    """Tensors outside: the step serves while they lie as they lay."""
     schedulers: tuple[LRScheduler, ...] = ()
+    """They make a step of their own after every call."""
     flags: Mapping[ParameterSlot, bool] = field(default_factory=dict[ParameterSlot, bool])
+    """What parameters are given after every call: that they are trained from then on, or no more."""
     settled: tuple[Change, ...] = ()
+    """What is set in attributes after every call."""
     overwritten: tuple[Left, ...] = ()
+    """Attributes that cannot be read after a call: eager mode would have a value of the step there."""
     outside: Outside = field(default_factory=Outside)
+    """The step serves while this is what it was."""
     changed: tuple[Change, ...] = ()
+    """What is changed outside after every call."""
     anew: frozenset[int] = frozenset()
+    """The containers in `settled` and `changed`, by identity, that the step makes: each call gets others."""
     counts: tuple[Count, ...] = ()
+    """Numbers outside, or in attributes, that go on with every call."""
     counters: tuple[Counted, ...] = ()
     questions: tuple[Question, ...] = ()
+    """The step serves while these have the same answers for the batch, buffers and tensors outside."""
     guesses: tuple[Guess, ...] = ()
+    """Whether they are right, a run finds."""
     spreads: Mapping[StateSlot, Spread] = field(default_factory=dict[StateSlot, Spread])
+    """Tensors that are spread over a mesh: this process has its part of them."""
     device: torch.device = CPU
     elsewhere: frozenset[str] = frozenset()
+    """Where the device is not the host: small storages of the host, which stay there."""
     numbers: Mapping[NumberSlot, Number] = field(default_factory=dict[NumberSlot, Number])
+    """Other numbers that optimizers keep: the step serves while they are what they were."""
 
     def counting(self, counts: tuple[Count, ...]) -> "Captured":
-        """Return this step as one for which it makes no difference how far it has counted."""
+        """Return this step as one that serves whatever these numbers are, and raises them after each call."""
         keys = {count.location.key for count in counts}
         return replace(
             self,
@@ -194,7 +200,7 @@ class Captured:
         )
 
     def looking_at(self, counts: Iterable[Count]) -> "Captured":
-        """Return this step as one that serves only while numbers which others count up, and it does not, stay."""
+        """Return this step as one that serves only while numbers stay that others count up and this one does not."""
         own = {count.location.key for count in self.counts}
         others = [count.location for count in counts if count.location.key not in own]
         return replace(self, outside=self.outside.also(others)) if others else self
@@ -222,14 +228,14 @@ class Captured:
 
     @cached_property
     def written_aloud(self) -> tuple[str, ...]:
-        """Those of which eager mode raises the versions: operators say of them that they write them."""
+        """The written storages whose versions eager mode raises: the operators' schemas say that they are written."""
         written = zip(self.graph.ops, self.graph.written_at, strict=True)
         aloud = {name for op, names in written for name in names if name not in op.writes}
         return tuple(name for name in self.written if name in aloud)
 
     @cached_property
     def written_forward(self) -> tuple[str, ...]:
-        """Those of buffers, and of tensors found outside, that it may write before an update: in its forward pass."""
+        """The storages of buffers and tensors outside that may be written before an update: in the forward pass."""
         early = written_before_updates(self.graph)
         kinds = (BufferSlot, ConstantSlot)
         return tuple(name for name in self.written if name in early and isinstance(self.slots[name], kinds))
@@ -271,7 +277,7 @@ class Captured:
         return self.guesses[: len(told)] == tuple(told)
 
     def otherwise(self, number: int) -> tuple[Guess, ...]:
-        """Return the guesses of this step up to one that was wrong, which is right then."""
+        """Return the guesses of this step up to that of this number, which was wrong, with the right answer to it."""
         return (*self.guesses[:number], self.guesses[number].otherwise)
 
     def decides_otherwise(self, other: "Captured") -> str | None:

@@ -94,47 +94,58 @@ _DIVIDING = frozenset({"DistributedDataParallel", "FullyShardedDataParallel", "F
 class Traced:
     """One run of a step: its nodes, what its inputs and outputs are, and what it assumed.
 
-    The placeholders of `module` are `tensors`, then `hyper`: rates, and those of the `numbers` of optimizers that go
-    on. Its outputs are `outputs`. `counters` are those that the step looked at, and what they were; `questions` what it
-    asked of its batch and of buffers; `guesses` what it takes for granted until it runs, for which the gradients in the
-    slots `held` must stay. `originals` are the real tensors by the identity of their fake twins. `returned`
-    are the leaves of what the step returns, with None for those that are outputs. `born` are tensors that are new in
-    their slots, `rebound` the contents of those that are there and whose `.data` was set, `begun` the numbers in new
-    ones whose content is known, `emptied` the slots that lost theirs, `gradients` the tensors that were in `p.grad`
-    when an optimizer made its step, and `schedulers` those whose steps are to follow every call. `flags` are those of
-    parameters that it trains afterwards, or no more. `mode` is the mode of the fake tensors, if it was made for this
-    run. `settled` is what the step leaves in attributes, and `left` are the values without content that it leaves
-    there. `outside` are the numbers that it found elsewhere, and `changed` those that it has changed. `shared` are the
-    numbers of sums of gradients that it made otherwise than eager mode (`frontends.fake.sums`).
+    The placeholders of `module` are `tensors`, then `hyper`; its results are `outputs`.
     """
 
     module: fx.GraphModule
     mode: FakeMode | None
+    """The mode of the fake tensors, if it was made for this run."""
     tensors: Mapping[Slot, Tensor]
     hyper: Mapping[NumberSlot, float]
+    """Numbers of optimizers that are inputs: rates, and those of `numbers` that change from call to call."""
     numbers: Numbers
     symbols: tuple[sympy.Symbol, ...]
+    """What stood for `hyper`, in the same order."""
     counters: Mapping[sympy.Symbol, tuple[Counted, float]]
+    """The counters of the state that the step looked at, and what they were."""
     questions: tuple[Question, ...]
+    """What the step asked of its batch, of buffers, and of tensors outside."""
     guesses: tuple[Guess, ...]
+    """What the step takes for granted until it runs."""
     held: frozenset[StateSlot]
+    """The slots of gradients that must stay until the guesses have been checked."""
     shape_env: Symbols
     originals: Mapping[int, Tensor]
+    """The real tensors, by the identity of their fake twins."""
     outputs: tuple[Output, ...]
     structure: pytree.TreeSpec
+    """That of what the step returns."""
     returned: tuple[object, ...]
+    """The leaves of what the step returns, with None for those that are outputs."""
     born: Mapping[StateSlot, Tensor]
+    """Tensors that are new in their slots."""
     rebound: Mapping[StateSlot, Tensor]
+    """The contents of tensors that stay in their slots and whose `.data` was set."""
     begun: Mapping[StateSlot, float]
+    """The numbers in new tensors whose content is known."""
     emptied: tuple[StateSlot, ...]
+    """The slots that lost their tensors."""
     gradients: tuple[Tensor, ...]
+    """The tensors that were in `p.grad` when an optimizer made its step."""
     schedulers: tuple[LRScheduler, ...]
+    """Those whose steps follow every call."""
     flags: Mapping[ParameterSlot, bool]
+    """Parameters that are trained from then on, or no more."""
     settled: tuple[Change, ...]
+    """What the step leaves in attributes."""
     left: tuple[Left, ...]
+    """Attributes in which it leaves values that have no content while it is captured."""
     outside: Outside
+    """What it found elsewhere: numbers, things and helpers."""
     changed: tuple[Change, ...]
+    """What of that it has changed."""
     shared: frozenset[int]
+    """The numbers of sums of gradients that it made otherwise than eager mode (`frontends.fake.sums`)."""
 
     @property
     def account(self) -> Account:
