@@ -54,7 +54,7 @@ _FORGIVEN = (
 _FORGIVEN_AGAIN = 16
 """A plan is forgiven again after this many calls."""
 _LATER = "Later steps may need more: `outgrow plan` says how much."
-"""Which find the state of an optimizer that this one makes."""
+"""Said of the first step, which makes the state of an optimizer: later ones find it, and hold it from the beginning."""
 _PLAN_BYTES = 1600
 """What a plan and its program take for each op."""
 
@@ -80,19 +80,20 @@ class GuidedPlanning:
         self.beside, self._as_written = Beside(training, platform, baseline_bytes), as_written
         self._machine: Machine | None = None
         self._own_bytes: int | None = None
-        """The most that a program, which kept the budget when it ran first, took beyond what was planned and held."""
+        """The most that a program took beyond what was planned and held, of those whose first run kept the budget."""
         self._most_own_bytes: int | None = None
-        """The same of programs that exceeded it, where a plan had room for that; for steps that have not run yet."""
-        self._times = 0.0
-        """How many times the peak of its tensors the user's own function has taken at most, as far as it was seen."""
+        """The same of programs that exceeded the budget, if a plan had room for it; for steps that have not run yet."""
+        self._peak_multiple = 0.0
+        """What the user's own function was seen to take at most, as a multiple of the peak of its tensors."""
 
     def planned(self, given: Given, runs: Runs, spare_bytes: int = 0) -> Runnable:
         """Plan a captured step for a call, from what runs have shown.
 
-        What the last run of this step took is made room for, and `spare_bytes` more. Where nothing is spared, there is
-        no plan then, and that run kept the budget, what programs took that kept it is enough: Python may hold tensors
-        longer than any program, and somebody else may have taken memory meanwhile. Raises `Infeasible` if the budget is
-        below the floor.
+        The plan has room for what the last run of this step took beyond what was planned, and for `spare_bytes` more.
+        If there is no such plan, `spare_bytes` is 0 and that run kept the budget, then room for what other programs
+        took that kept the budget is enough: that run may have taken more because Python held tensors longer than a
+        program does, or because somebody else took memory meanwhile. Raises `Infeasible` if the budget is below the
+        floor.
         """
         self._progress("plan", 0.0)
         self._platform.make_room(given)
@@ -160,7 +161,7 @@ class GuidedPlanning:
                 raise
             raise refusal.saying(_LATER) from None
         budget = prepared.plan.budget
-        is_roomy = is_ample(prepared.in_core.peak_bytes, budget.capacity_bytes, self._times)
+        is_roomy = is_ample(prepared.in_core.peak_bytes, budget.capacity_bytes, self._peak_multiple)
         runs_as_written = is_roomy and self._as_written and not runs.function.has_exceeded
         if not runs_as_written:
             let_go(given, self.beside.training)
@@ -320,7 +321,7 @@ class GuidedPlanning:
         runs, peak = entry.runs, entry.planned.prepared.in_core.peak_bytes
         held = runs.function.begun_bytes - self.beside.tensor_bytes(given)
         runs.shown = Shown(runs.process_bytes - peak, held, held, held)
-        self._times = max(self._times, (runs.process_bytes - held) / max(1, peak))
+        self._peak_multiple = max(self._peak_multiple, (runs.process_bytes - held) / max(1, peak))
 
 
 def _replace_function(entry: Entry) -> None:

@@ -56,33 +56,37 @@ class AsWritten:
 
 @dataclass
 class Runs:
-    """What is kept of the runs of one captured step.
-
-    `process_bytes` is what the process took in the last one, and `shown` what that tells. Beside the step `held_bytes`
-    were held when it was called, of which at most `kept_bytes` could not be given back. Until its plan has run the
-    step `is_fresh`, and `settled` says that the last run showed nothing new. `observed` says that a program has run,
-    which shows what ops cost, and `noted` is what the program holds, if it may run again from that. `room_bytes` is
-    what the call that comes may use for what is planned, if others have taken some of it. Runs that took another time
-    than was predicted are `surprises`, and `regained` counts how often others had let go of much. All runs of programs
-    that the host waits for took `seconds`, and planning again after runs `planning_seconds`. The plan was forgiven last
-    before the call of the number `forgiven_at`.
-    """
+    """What is kept of the runs of one captured step."""
 
     count: int = 0
     process_bytes: int = 0
+    """What the process took in the last run."""
     shown: Shown | None = None
+    """What the last run tells of memory."""
     kept_bytes: int = 0
+    """At most so much of `held_bytes` could not be given back."""
     held_bytes: int = 0
+    """What was held beside the step when it was called."""
     room_bytes: int | None = None
+    """What the call that comes may use for what is planned, if others have taken some of it."""
     is_fresh: bool = True
+    """Whether the present plan has yet to run."""
     settled: bool = False
+    """Whether the last run showed nothing new."""
     surprises: int = 0
+    """Runs that took another time than was predicted."""
     regained: int = 0
+    """How often others had let go of much."""
     seconds: float = 0.0
+    """What all runs of programs that the host waits for took."""
     planning_seconds: float = 0.0
+    """What planning again after runs took."""
     observed: bool = False
+    """Whether a program has run, which shows what ops cost."""
     noted: Held | None = None
+    """What the program holds, if it may run again from that."""
     forgiven_at: int | None = None
+    """The number of the call before which the plan was last forgiven that it exceeded the budget."""
     function: AsWritten = field(default_factory=AsWritten)
 
     @property

@@ -39,13 +39,13 @@ _FLOORS = 8
 """How often a floor that has a plan but no program is raised, at most."""
 
 
-def is_ample(taken_bytes: int, within_bytes: int, times: float = _ROOMY) -> bool:
-    """Whether there is room for at least twice what is taken, and 64 MiB more.
+def is_ample(taken_bytes: int, within_bytes: int, multiple: float = _ROOMY) -> bool:
+    """Whether there is room for a multiple of what is taken, at least twice that, and 64 MiB more.
 
     Then the user's function is called as it is: Python may hold tensors longer than the graph, and the heap may waste
     what it likes.
     """
-    return taken_bytes * max(times, _ROOMY) + _ROOMY_BYTES <= within_bytes
+    return taken_bytes * max(multiple, _ROOMY) + _ROOMY_BYTES <= within_bytes
 
 
 @dataclass(frozen=True)
