@@ -2,8 +2,8 @@
 
 fakes       fake twins of the user's tensors, and the mode that runs operators on them
 layouts     strides as kernels give them
-iterated    strides of what goes through two operands, one of which is broadcast
-smaller     strides of what has a place for each of its operands' places, which small kernels are asked for
+iterated    strides of elementwise results of two operands, one of which is broadcast
+smaller     strides of elementwise results, which kernels are asked for on small operands
 failing     what kernels give for which torch's own fakes fail
 asked       how kernels lay what they give for zeros
 ambiguous   strides of what is contiguous and channels-last at once, which kernels are asked for
@@ -25,7 +25,7 @@ twice       gradients that may not be differentiated again
 values      singular values and eigenvalues for which nobody wants vectors
 onehot      one-hot vectors, as eager makes them
 uncast      operators that autocast would cast within
-foreign     what operators of others may not do of which nobody is told
+foreign     what custom operators may not do, since no trace sees it
 generator   operators that save and restore the generator's state
 lists       calls on lists of tensors, which become a call for each
 noted       what is noted of tensors until they are written

@@ -1,8 +1,9 @@
-"""What may an operator of others do of which nobody is told? Autocast within its kernel, and random numbers.
+"""What may a custom operator do that a trace does not see? Cast within its kernel under autocast, and draw randomly.
 
-Autocast sees the products that a kernel calls, and a captured step has no autocast: a foreign operator is refused under
-it, unless it has a kernel for autocast. One that draws without saying so would be repeated with other numbers: that is
-noticed where it runs.
+An operator is *foreign* if it is neither torch's nor outgrow's. Under autocast the operators that its kernel calls may
+cast, and a captured step has no autocast: there a foreign operator is refused, unless it has a kernel for autocast. One
+that draws random numbers without the tag that says so might be repeated by a plan, with other numbers: that is noticed
+where it runs.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
-"""How does a result lie where an operand is broadcast, such as the gradient of a sum?
+"""Which strides has an elementwise result where an operand is broadcast, as the gradient of a sum is?
 
-Kernels that go through two operands at once lay out what they give by the strides of both, whatever the type.
-Abstract implementations in half precision go by copies of the operands, which repeat nothing: so channels-last becomes
-contiguous. Some abstract implementations do so in every precision.
+Kernels of two operands (torch's TensorIterator) order the dimensions of their result by the strides of both, whatever
+the dtype. Abstract implementations in half precision first convert the operands, and the copies are no longer
+broadcast, so a result that should be channels-last comes out contiguous. Some do so in every precision.
 """
 
 from collections.abc import Sequence

@@ -1,13 +1,13 @@
-"""How does a result lie that has a place for each place of its operands? As that of smaller ones, which is computed.
+"""Which strides does an elementwise result have? Those of the same operator on small operands, which is run to see.
 
-Kernels that go through operands place by place lay out what they give by the order of the strides of all of them, and
-by which of them repeat numbers; sizes do not count, but for those of 1. So where operands are not all contiguous, the
-operator is run on zeros of two places in each dimension, whose strides are in the same order. Where what it gives is
-dense, the whole result is dense in that order. Operators that are told dimensions, sizes or shifts are left as they
-are, and so are those that do not take smaller operands, or make other shapes of them.
+An elementwise kernel (torch's TensorIterator) orders the dimensions of its result by the strides of all operands, and
+by which of them are broadcast; sizes do not count, but for those of 1. So where operands are not all contiguous, the
+operator is run on zeros with two elements in each dimension, whose strides are in the same order. If that result is
+dense, the whole one is dense in the same order of dimensions. Operators that are told dimensions, sizes or shifts are
+left as they are, and so are those that do not take smaller operands, or make other shapes of them.
 
-Of which type a result is that is made of several ones, kernels tell in the same way: some losses are of that of their
-predictions, others of the one that has room for both.
+The dtype of a result whose operands have several is found in the same way: some losses have that of their predictions,
+others the promoted one.
 """
 
 from collections.abc import Mapping, Sequence

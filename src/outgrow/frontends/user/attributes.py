@@ -57,9 +57,10 @@ _ONCE = (
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Values of a step, tensors or numbers, that a module or an optimizer keeps in an attribute, and what was there.
+    """Values of a step, tensors or numbers, that a module or an optimizer keeps in an attribute after it.
 
-    What is there now, or in a container, is of a `kind`; of a container there is a `form` (`_form`).
+    `replaced` is what was in the attribute before. `kind` is the type of what is there now, or, if that is a container,
+    of what is in it; `form` is the container without these values (`_form`).
     """
 
     owner: object
@@ -70,7 +71,7 @@ class Kept:
     form: object = None
 
     def is_state(self) -> bool:
-        """Whether it replaces a number: the next step makes it of that."""
+        """Whether the values replace a number, from which the step may have made them: then they are state."""
         return isinstance(self.replaced, int | float)
 
 
@@ -78,9 +79,9 @@ class Kept:
 class Left:
     """An attribute in which a step leaves `count` values; the next step must not read them if they `depend` on it.
 
-    They do if they depend on what the step was given, as numbers of tensors do, or on what was there before. If there
-    are none, it leaves another object there that is not looked into. What is there, or in a container, is of a `kind`,
-    and a container has a `form`. If it `is_alike`, the next step is the same one, though something is left there.
+    They `depend` if they are made of what the step was given, as numbers of tensors are, or of what was there before.
+    A `count` of 0 says that the step leaves another object there, which is not looked into. `kind` and `form` are as in
+    `Kept`. `is_alike` says that the next step does the same whether or not something is left there.
     """
 
     owner: object
@@ -93,34 +94,34 @@ class Left:
 
     @property
     def of(self) -> str:
-        """What to call it."""
+        """The name of the attribute in messages, with the type of its owner."""
         return f"{type(self.owner).__name__}.{self.name}"
 
     @property
     def is_inside(self) -> bool:
-        """Whether it is in a container, which stays."""
+        """Whether the attribute is a container, which stays there: the values are in it."""
         return is_container(vars(self.owner).get(self.name))
 
     def refusing(self) -> "_Refusing":
-        """Return what stands for it, or for what is in it."""
+        """Return an object that takes the place of a value and refuses to be read."""
         return _Refusing(self.of, self.kind, id(self.owner))
 
     @property
     def key(self) -> tuple[int, str]:
-        """By which it is found."""
+        """What is the same for all steps that leave something in this attribute."""
         return (id(self.owner), self.name)
 
     def merged(self, known: Mapping[tuple[int, str], "Left"]) -> "Left":
-        """Return it for all steps that leave something there: whether one is there may matter to some of them."""
+        """Return this attribute for all steps that leave something in it: alike only if it is so for each of them."""
         other = known.get(self.key)
         return self if other is None or other.is_alike else replace(self, is_alike=False)
 
     def is_told(self, there: object) -> bool:
-        """Whether what is in the attribute makes another step: nothing, or a number, where something is left."""
+        """Whether a call that finds `there`, nothing or a settled value, in the attribute has its own signature."""
         return not self.is_alike and (there is MISSING or is_settled(there))
 
     def withhold(self) -> None:
-        """Let whoever reads it be refused; of a container, whoever reads what is in it."""
+        """Put an object there that refuses to be read; into a container, such objects for the values in it."""
         table = vars(self.owner)
         there, refusing = table.get(self.name), self.refusing()
         if is_container(there):
@@ -131,7 +132,10 @@ class Left:
 
 @contextmanager
 def withheld(items: Iterable[Left]) -> Iterator[None]:
-    """Within this context the attributes are the same, whatever is left in them; they have it again at the end."""
+    """Within this context attributes look as if the steps that leave something there had just run.
+
+    So a signature does not depend on whether they have, except where that makes another step (`Left.is_told`).
+    """
     before = [(item, vars(item.owner).get(item.name, MISSING)) for item in items]
     before = [(item, value) for item, value in before if not item.is_told(value)]
     for item, _ in before:
@@ -147,7 +151,7 @@ def withheld(items: Iterable[Left]) -> Iterator[None]:
 
 
 class Read(Uncapturable):
-    """What an earlier call left in an attribute is read; the `owner` of that is known by its identity."""
+    """Raised where a step reads what an earlier call left in an attribute of the object with the identity `owner`."""
 
     def __init__(self, message: str, owner: int = 0) -> None:
         super().__init__(message)

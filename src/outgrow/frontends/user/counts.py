@@ -4,11 +4,12 @@
 
     if self.global_step % 4 == 0:
 
-Numbers that a step finds outside, or in attributes of modules, are part of it, and one that it changes would make
-another step of every call. So a step that changes some is traced again, with objects in their places that can be added
-to and compared, as can what is left of them by a division, and refuse whoever looks at them otherwise. If it does the
-same then, the numbers are part of it by how they compare alone, and go on by as much after each call. So are those that
-other calls count up, as one does that leaves a batch out: this one by none.
+Numbers that a step finds outside, or in attributes of modules, are constants of its capture, so each call that changes
+one would have to be captured anew. Therefore a step that changes some is traced again with an object in place of each,
+which can be added to, divided for its remainder, and compared, and refuses to be looked at otherwise. If the step does
+the same then, only the outcomes of these comparisons belong to the capture, and each call raises the numbers by as much
+as the traced one did. Numbers that other captured steps count up are treated alike, as when a call leaves its batch out
+and counts nothing: this step raises them by 0.
 """
 
 import operator
@@ -28,7 +29,7 @@ OTHERWISE = (
     *(Uncapturable, ArithmeticError, AssertionError, AttributeError),
     *(LookupError, RuntimeError, TypeError, ValueError),
 )
-"""What a step may end in that meets another object than a number."""
+"""The errors in which a step may end if it meets an object in place of a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +81,15 @@ class Did:
     settled: Sequence[Change]
 
     def numbers(self) -> tuple[Location, ...]:
-        """Return where it has put another whole number in place of one, which is there again."""
+        """Return where the step put a whole number in place of another, which has been put back since."""
         ends = self._ends().items()
         return tuple(place for place, end in ends if type(end) is int and type(place.read()) is int)
 
     def counts(self, places: Sequence[Location]) -> tuple[Count, ...] | None:
-        """Return by how much it has raised what was withheld there; None if it did something else with it."""
+        """Return by how much the step raised the numbers that were withheld at some places.
+
+        None if it did anything else with one of them.
+        """
         ends = {place.key: end for place, end in self._ends().items()}
         found = [(place, ends.get(place.key, place.own())) for place in places]
         signed = {item.location.key for item in self.settled}
@@ -94,7 +98,7 @@ class Did:
         return counts if len(counts) == len(places) else None
 
     def beside(self, places: Sequence[Location]) -> Hashable:
-        """Describe all of it, but for what it left at some places."""
+        """Describe all that the step did, but for what it left at some places."""
         keys = {place.key for place in places}
         ends = [(place.key, content(end)) for place, end in self._ends().items() if place.key not in keys]
         left = (*self.changed, *self.settled)
