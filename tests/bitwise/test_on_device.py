@@ -291,7 +291,7 @@ def test_nothing_is_left_of_a_program_that_is_forgotten() -> None:
     ours, _ = _small(StandIn())
     platform = ours._platform
     assert isinstance(platform, OnDevice)
-    program = ours._entry.planned.program
+    program = ours._entry.runnable.program
     directions = ref(platform._arena._directions[program])
     platform.forget(program)
     assert directions() is None
@@ -310,7 +310,7 @@ def test_ops_that_only_a_plan_has_are_tried_without_the_arena(monkeypatch: pytes
 
     monkeypatch.setattr(Rehearsal, "_tried", noted)
     monkeypatch.setattr(rehearsal, "_KNOWN", {})
-    ours._platform.program(ours._entry.captured, ours._entry.planned.prepared)
+    ours._platform.program(ours._entry.captured, ours._entry.runnable.planned)
     assert set(seen) == {0}
     ours(x)
 
@@ -525,7 +525,7 @@ def test_what_has_no_room_on_the_device_stays_in_memory_of_the_host(monkeypatch:
 def test_what_comes_home_is_made_way_for() -> None:
     """A plan that moves other things may want on the device what rested for the one before it."""
     ours, step, _ = _trained_near(66 << 20)
-    program, captured = step._entry.planned.program, step._entry.captured
+    program, captured = step._entry.runnable.program, step._entry.captured
     tensors = captured.given(step._training, ours.batches[0]).tensors
     name = min(name for name in program.stowed if extent_of(tensors[name].untyped_storage()))
     asked, wanting = list[int](), replace(program, stowed=program.stowed - {name})

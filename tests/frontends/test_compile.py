@@ -677,7 +677,7 @@ def test_a_failure_among_updates_is_never_silent(
     disk.watch("preadv")
     with pytest.raises(TierFailure, match="Input/output error"):
         step(*job.batches[0])
-    instructions = step._entries._by_signature.popitem()[1][0].planned.program.instructions
+    instructions = step._entries._by_signature.popitem()[1][0].runnable.program.instructions
     first = next(at for at, item in enumerate(instructions) if isinstance(item, program.Call) and item.updates)
     assert any(isinstance(item, SwapIn) for item in instructions[first:]), "a copy begins after an update"
     disk.heal()

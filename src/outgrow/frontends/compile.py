@@ -164,7 +164,7 @@ class Step(Generic[P, R]):
         entry = served.entry
         self._recording = None  # what is recorded is of another call until this one has succeeded
         self._progress("step", 0.0)
-        self._ran_as_written = entry.planned.runs_as_written
+        self._ran_as_written = entry.runnable.runs_as_written
         if self._ran_as_written:
             returned = self._run_as_written(served, *args, **kwargs)
         else:
@@ -187,13 +187,13 @@ class Step(Generic[P, R]):
 
     def _run_program(self, served: Served, arguments: Arguments) -> object:
         entry = served.entry
-        program, runs = entry.planned.program, entry.runs
+        program, runs = entry.runnable.program, entry.runs
         given = served.given
         if given is None:  # of a new entry, or of one that ran as it is written
             given = entry.captured.given(self._training, arguments.leaves)
         feed = calls.Feed(given, program, self._training)
         self._guided.begins(given, entry)
-        capacity = entry.planned.capacity_bytes if runs.room_bytes is None else runs.room_bytes
+        capacity = entry.runnable.capacity_bytes if runs.room_bytes is None else runs.room_bytes
         calls.let_go(given, self._training)
         spill = self._platform.make_ready(program, given.tensors, capacity)
         memory = self._platform.memory(program, is_timed=self._guided.looks_at(entry))
@@ -221,13 +221,13 @@ class Step(Generic[P, R]):
 
         If the step was called as it is written, the table has what it took and leaves the plan out.
         """
-        prepared, trace = self._entry.planned.prepared, self._trace
+        planned, trace = self._entry.runnable.planned, self._trace
         measured = replayed = None
         if trace is not None:
             losses = tuple(map(float, self._losses))
             measured = Measured(trace.peak_bytes, self.process_bytes, trace.seconds, losses)
-            replayed = prepared.replayed(trace)
-        summary = summary_of(prepared, self._name, measured, replayed)
+            replayed = planned.replayed(trace)
+        summary = summary_of(planned, self._name, measured, replayed)
         floor = self._entries.floor_bytes(self._entry)
         return replace(summary, floor_bytes=floor, ran_as_written=self._ran_as_written)
 
@@ -239,13 +239,13 @@ class Step(Generic[P, R]):
     @property
     def current(self) -> Plan:
         """The plan that ran last."""
-        return self._entry.planned.prepared.plan
+        return self._entry.runnable.planned.plan
 
     @property
     def traces(self) -> Traces:
         """The step in core, as simulated, and as it ran last."""
-        prepared, trace = self._entry.planned.prepared, self._trace
-        return Traces(prepared.in_core, prepared.replayed(trace) if trace else prepared.simulated, trace)
+        planned, trace = self._entry.runnable.planned, self._trace
+        return Traces(planned.in_core, planned.replayed(trace) if trace else planned.simulated, trace)
 
     @property
     def captured(self) -> Graph:
@@ -255,12 +255,12 @@ class Step(Generic[P, R]):
     @property
     def derived(self) -> Graph:
         """The rewritten graph that runs."""
-        return self._entry.planned.prepared.derived
+        return self._entry.runnable.planned.derived
 
     @property
     def derivation(self) -> str:
         """Every law that was applied, one line each."""
-        return str(self._entry.planned.prepared.derivation)
+        return str(self._entry.runnable.planned.derivation)
 
     @property
     def shared(self) -> Received:

@@ -104,7 +104,7 @@ class Entries:
         else:
             self._ample = None  # its entry may be forgotten
             served = self._examined(arguments, told)
-            if served.entry.planned.runs_as_written and served.entry.runs.settled:
+            if served.entry.runnable.runs_as_written and served.entry.runs.settled:
                 self._ample = Ample.of(served.entry, self._training, taken())
         self.last = served.entry
         self.last.last_call = self._calls
@@ -141,12 +141,12 @@ class Entries:
             return None
         self.come_home()
         self._guided.review(entry)
-        return entry if entry.planned.runs_as_written else None
+        return entry if entry.runnable.runs_as_written else None
 
     def _look_again(self, served: Served, leaves: Sequence[object]) -> None:
         """Plan an entry again if its last run has shown something new, or others have taken or left memory since."""
         entry, given, runs = served.entry, served.given, served.entry.runs
-        if entry.planned.runs_as_written:
+        if entry.runnable.runs_as_written:
             self.come_home()
             self._guided.review(entry)
         is_outdated = given is not None and self._guided.is_outdated(given, entry)
@@ -163,7 +163,7 @@ class Entries:
         left, counts = self._left_with(captured), self._counts_with(captured)
         if captured.overwritten or captured.counts:
             key = self._signature(arguments, left, counts)  # now: planning lets gradients go, which are part of it
-        while (planned := self._planned(captured, leaves, runs)) is None:
+        while (runnable := self._planned(captured, leaves, runs)) is None:
             del captured
             clear_away()
             # it comes to lie where those were that have been forgotten
@@ -173,10 +173,10 @@ class Entries:
             number=self._made,
             seen=arguments.seen(self._training),
             captured=captured,
-            planned=planned,
+            runnable=runnable,
             runs=runs,
             shapes=tuple(tuple(x.shape) for x in leaves if isinstance(x, Tensor)),
-            new_floor_bytes=planned.prepared.plan.floor_bytes + self._platform.slack_bytes,
+            new_floor_bytes=runnable.planned.plan.floor_bytes + self._platform.slack_bytes,
             seconds=perf_counter() - begin,
             last_call=self._calls,
         )
@@ -196,13 +196,13 @@ class Entries:
         """Return a plan of a step that is new; None if older entries had to be forgotten to make room for one."""
         try:
             plans = self._plans(captured.given(self._training, leaves), runs)
-            (planned,) = deque(plans, maxlen=1)
+            (runnable,) = deque(plans, maxlen=1)
         except Infeasible as refusal:
             older = self._older(refusal.floor_bytes - self._budget_bytes)
             if older is None:
                 raise
         else:
-            return planned
+            return runnable
         self._forget(older)
         self._crowded_out += 1
         if self._crowded_out == _CROWDED_OUT_AGAIN:
@@ -289,7 +289,7 @@ class Entries:
             PlanReport(
                 entry.shapes,
                 len(entry.captured.graph.ops),
-                entry.planned.runs_as_written,
+                entry.runnable.runs_as_written,
                 entry.runs.count,
                 entry.seconds,
             )
@@ -319,7 +319,7 @@ class Entries:
         """Forget entries that are kept."""
         for key, entry in entries:
             self._by_signature[key].remove(entry)
-            self._platform.forget(entry.planned.program)
+            self._platform.forget(entry.runnable.program)
             if self.last is entry:
                 self.last = None
             if not self._by_signature[key]:
@@ -335,7 +335,7 @@ class Entries:
 
         The user's own function is right for all calls: hyper-parameters change what it takes by little beside its room.
         """
-        captured, as_written = entry.captured, entry.planned.runs_as_written
+        captured, as_written = entry.captured, entry.runnable.runs_as_written
         if not as_written and not (
             captured.outside.still_hold() and captured.fills_alike() and captured.guards_hold(self._training)
         ):
@@ -349,7 +349,7 @@ class Entries:
         given = captured.given(self._training, leaves)
         if not all(item.still_lies(given.tensors) for item in captured.found):
             return None
-        platform, lasting = self._platform, entry.planned.program.lasting
+        platform, lasting = self._platform, entry.runnable.program.lasting
         moving = lasting & given.tensors.keys()
         is_apart = not (moving and captured.constants) or moving.isdisjoint(given.shared)  # else signatures tell
         moves = is_apart and all(platform.may_leave(captured.graph, name, given.tensors[name]) for name in moving)
@@ -368,10 +368,10 @@ class Entries:
         begin, runs = perf_counter(), entry.runs
         given = entry.captured.given(self._training, leaves)
         try:
-            for planned in self._plans(given, runs):
-                self._exchange(entry, planned)
+            for runnable in self._plans(given, runs):
+                self._exchange(entry, runnable)
         except Infeasible:
-            is_lacking = self._guided.lacking_bytes(given, entry.planned, runs) > 0
+            is_lacking = self._guided.lacking_bytes(given, entry.runnable, runs) > 0
             if is_lacking and not self._guided.forgives(given, entry, self._calls):
                 raise
         finally:
@@ -389,13 +389,13 @@ class Entries:
         spare_bytes, lacking_bytes, slack_bytes = 0, 0, self._platform.slack_bytes
         for _ in range(_MOST_PLANS):
             try:
-                planned = self._guided.planned(given, runs, spare_bytes)
+                runnable = self._guided.planned(given, runs, spare_bytes)
             except Infeasible:
                 if not spare_bytes:
                     raise
                 break
-            yield planned
-            lacking_bytes = self._guided.lacking_bytes(given, planned, runs)
+            yield runnable
+            lacking_bytes = self._guided.lacking_bytes(given, runnable, runs)
             if lacking_bytes + slack_bytes // 2 <= 0:
                 return
             spare_bytes += lacking_bytes + slack_bytes
@@ -407,10 +407,10 @@ class Entries:
             if lacking_bytes > 0:
                 raise
 
-    def _exchange(self, entry: Entry, planned: Runnable) -> None:
+    def _exchange(self, entry: Entry, runnable: Runnable) -> None:
         """Let another plan take the place of the one that an entry has."""
-        self._platform.forget(entry.planned.program)
-        entry.planned, entry.runs.noted, entry.runs.room_bytes, entry.runs.is_fresh = planned, None, None, True
+        self._platform.forget(entry.runnable.program)
+        entry.runnable, entry.runs.noted, entry.runs.room_bytes, entry.runs.is_fresh = runnable, None, None, True
 
     def note_as_written(self, served: Served, arguments: Arguments, process_bytes: int) -> None:
         """Learn from a run of the user's own function, in which the process took these bytes at most."""
@@ -435,7 +435,7 @@ class Entries:
 
 def _changes(entry: Entry | None) -> str | None:
     """Return the name of what a planned call changes outside, unless it is a truth value: these are only two."""
-    if entry is None or entry.planned.runs_as_written:
+    if entry is None or entry.runnable.runs_as_written:
         return None
     changed = [item for item in entry.captured.changed if isinstance(item, Filled) or type(item.value) is not bool]
     return next((item.location.name for item in changed if isinstance(item.location, Location)), None)

@@ -39,7 +39,7 @@ class Runnable:
     and beyond what is held beside it.
     """
 
-    prepared: Planned
+    planned: Planned
     program: Program
     needed_bytes: int
     unplanned_bytes: int
@@ -48,7 +48,7 @@ class Runnable:
     @property
     def capacity_bytes(self) -> int:
         """What the plan may use of the budget."""
-        return self.prepared.plan.budget.capacity_bytes
+        return self.planned.plan.budget.capacity_bytes
 
 
 @dataclass(eq=False)
@@ -63,7 +63,7 @@ class Entry:
     number: int
     seen: Seen
     captured: Captured
-    planned: Runnable
+    runnable: Runnable
     runs: Runs
     shapes: tuple[tuple[int, ...], ...]
     new_floor_bytes: int
@@ -72,7 +72,7 @@ class Entry:
 
     def has_room_for(self, seen: Seen, arguments: Arguments) -> bool:
         """Whether a call runs in the ample room of this entry: its batch is no larger, and it goes the same way."""
-        if not (self.planned.runs_as_written and self.runs.settled and self.seen.covers(seen)):
+        if not (self.runnable.runs_as_written and self.runs.settled and self.seen.covers(seen)):
             return False
         captured = self.captured
         return not captured.questions or captured.is_answered_alike(arguments.leaves)

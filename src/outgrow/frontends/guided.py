@@ -103,15 +103,15 @@ class GuidedPlanning:
         beside = self.beside.kept_bytes(given)
         own = self._own(runs, beside)
         try:
-            planned = self._planned(given, runs, known, beside + spare_bytes, own)
+            runnable = self._planned(given, runs, known, beside + spare_bytes, own)
         except Infeasible:
             if spare_bytes or own == self._own_bytes or runs.binds:
                 raise
-            planned = self._planned(given, runs, known, beside, self._own_bytes)
+            runnable = self._planned(given, runs, known, beside, self._own_bytes)
             runs.shown = None
         if runs.binds:
             self._most_own_bytes = max(own or 0, self._most_own_bytes or 0)
-        return planned
+        return runnable
 
     def _own(self, runs: Runs, kept_bytes: int) -> int | None:
         """What a run takes beyond what is held: the most that this step, or programs of this training, have shown.
@@ -155,21 +155,21 @@ class GuidedPlanning:
         )
         makes_state = _makes_state(given.captured.graph)
         try:
-            prepared, program = fitted(demand, self._settings.budget_bytes, is_new=is_new, is_thorough=not makes_state)
+            planned, program = fitted(demand, self._settings.budget_bytes, is_new=is_new, is_thorough=not makes_state)
         except Infeasible as refusal:
             if not makes_state:
                 raise
             raise refusal.saying(_LATER) from None
-        budget = prepared.plan.budget
-        is_roomy = is_ample(prepared.in_core.peak_bytes, budget.capacity_bytes, self._peak_multiple)
+        budget = planned.plan.budget
+        is_roomy = is_ample(planned.in_core.peak_bytes, budget.capacity_bytes, self._peak_multiple)
         runs_as_written = is_roomy and self._as_written and not runs.function.has_exceeded
         if not runs_as_written:
             let_go(given, self.beside.training)
             self._platform.make_ready(program, given.tensors, budget.capacity_bytes)
-        needed, unplanned = self._platform.needed_bytes(prepared, program), max(0, budget.overhead_bytes - held)
-        return Runnable(prepared, program, needed, unplanned, runs_as_written)
+        needed, unplanned = self._platform.needed_bytes(planned, program), max(0, budget.overhead_bytes - held)
+        return Runnable(planned, program, needed, unplanned, runs_as_written)
 
-    def lacking_bytes(self, given: Given, planned: Runnable, runs: Runs) -> int:
+    def lacking_bytes(self, given: Given, runnable: Runnable, runs: Runs) -> int:
         """What a plan lacks for what is held by now and its own run; below 0 if there is room for more.
 
         If it has not run yet, it is taken to need as much as it was planned for, without the slack.
@@ -179,12 +179,12 @@ class GuidedPlanning:
             own = self._own_bytes
         else:
             own = self._own(runs, beside) if runs.is_fresh else runs.shown.own_bytes(beside)
-        taking = self._expected(planned) if own is None else own
-        return planned.needed_bytes + beside + taking - self._settings.budget_bytes
+        taking = self._expected(runnable) if own is None else own
+        return runnable.needed_bytes + beside + taking - self._settings.budget_bytes
 
-    def _expected(self, planned: Runnable) -> int:
+    def _expected(self, runnable: Runnable) -> int:
         """What a run is expected to take that no run has shown, without the slack."""
-        return max(0, planned.unplanned_bytes - self._platform.slack_bytes)
+        return max(0, runnable.unplanned_bytes - self._platform.slack_bytes)
 
     def is_outdated(self, given: Given, entry: Entry) -> bool:
         """Whether a plan has no room for what others have taken since its program ran, or leaves room for what is gone.
@@ -192,11 +192,11 @@ class GuidedPlanning:
         What is free is given back only where there is no room for it, or where the plan has not run yet, since its
         first run failed. What is held beside the step, and the room that is left to the call that comes, are noted.
         """
-        planned, runs = entry.planned, entry.runs
+        runnable, runs = entry.runnable, entry.runs
         shown = runs.shown
         if runs.is_fresh or shown is None:
-            lacking = self.lacking_bytes(given, planned, runs)
-            _make_room(entry, planned.needed_bytes - lacking)
+            lacking = self.lacking_bytes(given, runnable, runs)
+            _make_room(entry, runnable.needed_bytes - lacking)
             return lacking > 0
         if self._lacks_room(given, entry, shown):
             return True
@@ -206,23 +206,23 @@ class GuidedPlanning:
 
     def _regains_room(self, entry: Entry) -> bool:
         """Whether a step that could be quicker may use much more of the budget than when it was planned."""
-        runs, plan, limit = entry.runs, entry.planned.prepared.plan, self._settings.budget_bytes
+        runs, plan, limit = entry.runs, entry.runnable.planned.plan, self._settings.budget_bytes
         overhead = runs.held_bytes + _with_slack(self._own(runs, runs.held_bytes), self._platform.slack_bytes)
         is_much = plan.budget.overhead_bytes - max(0, overhead) >= limit * _MUCH_SHARE
         return is_much and plan.predicted.seconds > plan.in_core.seconds * (1 + _WORTH_SHARE)
 
     def _lacks_room(self, given: Given, entry: Entry, shown: Shown) -> bool:
         """Whether others have taken so much since a program ran last that there is no room for it now."""
-        planned, runs = entry.planned, entry.runs
+        runnable, runs = entry.runnable, entry.runs
         runs.held_bytes = self.beside.held_bytes(given)
         runs.kept_bytes = min(runs.kept_bytes, runs.held_bytes)
-        room = self._settings.budget_bytes - planned.needed_bytes - shown.overhead_bytes
+        room = self._settings.budget_bytes - runnable.needed_bytes - shown.overhead_bytes
         grown = runs.held_bytes - shown.least_bytes
         most = max(room - _NOISE_BYTES, min(_NOISE_BYTES, max(0, room)))
         if grown > most:
             kept = runs.kept_bytes = runs.held_bytes = self.beside.kept_bytes(given)
             grown = kept + shown.own_bytes(kept) - shown.overhead_bytes
-        _make_room(entry, planned.needed_bytes + room - grown)
+        _make_room(entry, runnable.needed_bytes + room - grown)
         return grown > most
 
     def begins(self, given: Given, entry: Entry) -> None:
@@ -250,8 +250,8 @@ class GuidedPlanning:
 
     def _most_beside_function(self, entry: Entry) -> int:
         """What may be taken when the user's own function begins, so that it keeps the budget."""
-        planned = entry.planned
-        rising = max(planned.prepared.in_core.peak_bytes + planned.unplanned_bytes, entry.runs.function.risen_bytes)
+        runnable = entry.runnable
+        rising = max(runnable.planned.in_core.peak_bytes + runnable.unplanned_bytes, entry.runs.function.risen_bytes)
         return self._settings.budget_bytes - rising - SLACK_BYTES
 
     def forgives(self, given: Given, entry: Entry, call: int) -> bool:
@@ -260,12 +260,12 @@ class GuidedPlanning:
         It does if it has room for what was known before, or expected, unless it was forgiven a few calls ago; what the
         last run showed is forgotten. A `call` that is refused counts as well.
         """
-        planned, runs, limit = entry.planned, entry.runs, self._settings.budget_bytes
-        known = self._expected(planned) if self._own_bytes is None else self._own_bytes
+        runnable, runs, limit = entry.runnable, entry.runs, self._settings.budget_bytes
+        known = self._expected(runnable) if self._own_bytes is None else self._own_bytes
         if not runs.binds or (runs.forgiven_at is not None and call < runs.forgiven_at + _FORGIVEN_AGAIN):
             return False
         held = self.beside.kept_bytes(given)
-        if planned.needed_bytes + held + known > limit:
+        if runnable.needed_bytes + held + known > limit:
             return False
         remark(_FORGIVEN.format(format_bytes(runs.process_bytes), format_bytes(limit)))
         runs.forgiven_at = call
@@ -279,13 +279,13 @@ class GuidedPlanning:
 
     def note(self, given: Given, entry: Entry, outcome: Outcome, process_bytes: int) -> None:
         """Learn from a run with these tensors: costs of ops that were observed, and what the process took."""
-        planned, runs = entry.planned, entry.runs
+        runnable, runs = entry.runnable, entry.runs
         runs.observed = True
         runs.process_bytes = process_bytes
         tells = self._platform.observes or (self.looks_at(entry) and not outcome.recording.waits_for_host)
         if self._platform.observes:
             runs.seconds += outcome.recording.seconds
-        seen = _costs_seen(given.captured.graph, planned.prepared, runs, outcome) if tells else {}
+        seen = _costs_seen(given.captured.graph, runnable.planned, runs, outcome) if tells else {}
         if seen:
             self._platform.cache.add(seen)
         has_exceeded = process_bytes > self._settings.budget_bytes
@@ -293,7 +293,7 @@ class GuidedPlanning:
         runs.count += 1
         if not self._platform.observes:
             runs.noted = runs.noted or outcome.recording.held
-        overhead = process_bytes - self._platform.held_at_most(planned.program, outcome.recording)
+        overhead = process_bytes - self._platform.held_at_most(runnable.program, outcome.recording)
         begun = held = runs.held_bytes
         if runs.is_fresh or has_exceeded:
             results = [item for item in outcome.results if isinstance(item, Tensor)]
@@ -318,7 +318,7 @@ class GuidedPlanning:
 
     def note_captured(self, given: Given, entry: Entry) -> None:
         """Learn what the user's own function took beyond the peak of its tensors, since it did what was captured."""
-        runs, peak = entry.runs, entry.planned.prepared.in_core.peak_bytes
+        runs, peak = entry.runs, entry.runnable.planned.in_core.peak_bytes
         held = runs.function.begun_bytes - self.beside.tensor_bytes(given)
         runs.shown = Shown(runs.process_bytes - peak, held, held, held)
         self._peak_multiple = max(self._peak_multiple, (runs.process_bytes - held) / max(1, peak))
@@ -326,13 +326,13 @@ class GuidedPlanning:
 
 def _replace_function(entry: Entry) -> None:
     """Let a plan, which is to be made again, run in place of the user's own function."""
-    entry.planned, entry.runs.settled = replace(entry.planned, runs_as_written=False), False
+    entry.runnable, entry.runs.settled = replace(entry.runnable, runs_as_written=False), False
 
 
 def _make_room(entry: Entry, room_bytes: int) -> None:
     """Let the call that comes use no more than this for what is planned, but as much as the program needs."""
-    planned = entry.planned
-    entry.runs.room_bytes = min(planned.capacity_bytes, max(planned.needed_bytes, room_bytes - _NOISE_BYTES))
+    runnable = entry.runnable
+    entry.runs.room_bytes = min(runnable.capacity_bytes, max(runnable.needed_bytes, room_bytes - _NOISE_BYTES))
 
 
 def _with_slack(own_bytes: int | None, slack_bytes: int) -> int:
@@ -340,7 +340,7 @@ def _with_slack(own_bytes: int | None, slack_bytes: int) -> int:
     return 0 if own_bytes is None else own_bytes + max(slack_bytes, int(own_bytes * _SLACK_SHARE))
 
 
-def _costs_seen(graph: Graph, prepared: Planned, runs: Runs, outcome: Outcome) -> dict[str, Cost]:
+def _costs_seen(graph: Graph, planned: Planned, runs: Runs, outcome: Outcome) -> dict[str, Cost]:
     """Return what a run tells of costs, by key: means over the ops that share one.
 
     Usually it tells of the ops that were observed. If all costs were known and the run still took another time than
@@ -348,9 +348,9 @@ def _costs_seen(graph: Graph, prepared: Planned, runs: Runs, outcome: Outcome) -
     """
     seen = dict(outcome.observed)
     may_surprise = runs.surprises < _SURPRISES or runs.planning_seconds <= _PLANNING_SHARE * runs.seconds
-    if not seen and may_surprise and _is_surprising(outcome.recording, prepared):
+    if not seen and may_surprise and _is_surprising(outcome.recording, planned):
         runs.surprises += 1
-        seen = prepared.costs_in(outcome.recording.trace)
+        seen = planned.costs_in(outcome.recording.trace)
     if not seen:
         return {}
     grouped: dict[str, list[Cost]] = {}
@@ -363,9 +363,9 @@ def _costs_seen(graph: Graph, prepared: Planned, runs: Runs, outcome: Outcome) -
     return {key: neediest(mean(cost.seconds for cost in costs), costs) for key, costs in grouped.items()}
 
 
-def _is_surprising(recording: Recording, prepared: Planned) -> bool:
+def _is_surprising(recording: Recording, planned: Planned) -> bool:
     """Whether a run took another time than was predicted."""
-    return abs(recording.seconds - prepared.plan.predicted.seconds) > _SURPRISE * recording.seconds
+    return abs(recording.seconds - planned.plan.predicted.seconds) > _SURPRISE * recording.seconds
 
 
 def _makes_state(graph: Graph) -> bool:
