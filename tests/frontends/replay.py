@@ -64,7 +64,8 @@ def replay(captured: Captured, training: Training, args: Sequence[object], kwarg
         result = None if item.result is None else results[item.result]
         assert result is None or isinstance(result, Tensor)
         item.hang(result, training)
-    return captured.unflatten(results)
+    returned, _ = captured.unflatten(results)
+    return returned
 
 
 def placement(tensor: Tensor) -> object:

@@ -122,13 +122,16 @@ def put_results(feed: Feed, outcome: Outcome) -> None:
 
 
 def settle(feed: Feed, outcome: Outcome) -> object:
-    """Leave attributes, flags and schedulers as the captured step did, and return what it returns."""
+    """Leave attributes, flags, schedulers and results outside as the captured step did; return what it returns."""
     captured = feed.given.captured
     captured.leave()
     set_trained(feed.training, captured.flags)
     for scheduler in captured.schedulers:
         scheduler.step()
-    return captured.unflatten(outcome.results, partial(_held, feed))
+    returned, gathered = captured.unflatten(outcome.results, partial(_held, feed))
+    for slot, value in zip(captured.gathered, gathered, strict=True):
+        slot.leave(value)
+    return returned
 
 
 def _held(feed: Feed, slot: HeldSlot) -> Tensor | None:

@@ -19,8 +19,8 @@ from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.tracing.trace import Traced, trace
 from outgrow.frontends.user.counts import Count
 from outgrow.frontends.user.devices import device_of, home_of
+from outgrow.frontends.user.gathered import GoingOn
 from outgrow.frontends.user.locations import Location
-from outgrow.frontends.user.plain import NumberSlot
 from outgrow.frontends.user.set_data import sets_data
 from outgrow.frontends.user.state import Training
 from outgrow.frontends.workers.workers import Workers, check_replaceable, one_by_one
@@ -45,7 +45,7 @@ class Capturing:
     ) -> None:
         self.step, self.training, self.settings, self.workers = step, training, settings, workers
         self._progress, self._home = progress, home_of(training)
-        self._moving = frozenset[NumberSlot]()
+        self._moving = frozenset[GoingOn]()
 
     def captured(self, arguments: Arguments, counts: Collection[Count], told: Sequence[Guess] = ()) -> Captured:
         """Return the step as a graph, of which numbers that others count are a part if it looks at them.

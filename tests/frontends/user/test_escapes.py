@@ -17,7 +17,7 @@ from outgrow.frontends.tracing.capture import capture
 
 pytestmark = pytest.mark.nothing_frozen
 
-LOG: list[object] = []
+LOGS: list[list[object]] = [[]]
 
 
 class Remembering(nn.Module):
@@ -54,22 +54,22 @@ def test_what_modules_keep_is_put_back() -> None:
     assert not isinstance(model.mask, FakeTensor)
 
 
-def test_a_loss_in_a_list_is_refused() -> None:
+def test_a_loss_in_a_list_without_a_name_is_refused() -> None:
     """Numbers and tensors, and it is said what keeps them and what to do."""
-    kept: dict[str, object] = {}
-    latest: dict[str, deque[Tensor]] = {"losses": deque(maxlen=3)}
+    kept: list[dict[str, object]] = [{}]
+    latest: list[deque[Tensor]] = [deque(maxlen=3)]
 
     def number(x: Tensor, model: nn.Module) -> Tensor:
         loss = model(x)
-        LOG.append(loss.item())
+        LOGS[0].append(loss.item())
         return loss
 
     def tensor(x: Tensor, model: nn.Module) -> Tensor:
-        kept["loss"] = model(x).detach()
+        kept[0]["loss"] = model(x).detach()
         return x
 
     def lately(x: Tensor, model: nn.Module) -> Tensor:
-        latest["losses"].append(model(x).detach())
+        latest[0].append(model(x).detach())
         return x
 
     for step, message in (
@@ -79,8 +79,8 @@ def test_a_loss_in_a_list_is_refused() -> None:
     ):
         with pytest.raises(Uncapturable, match=f"keeps {message}.* return it from the step"):
             captured(step)
-        LOG.clear()
-        kept.clear()
+        LOGS[0].clear()
+        kept[0].clear()
 
 
 MASK: Tensor | None = None
@@ -122,10 +122,10 @@ def frozen() -> Iterator[list[Tensor]]:
 
 def test_what_the_program_has_frozen_stays_frozen(frozen: list[Tensor]) -> None:
     """Also after a refusal, when nothing without content is left in it."""
-    before = gc.get_freeze_count()
+    before, without_a_name = gc.get_freeze_count(), [frozen]
 
     def keeping(x: Tensor, model: nn.Module) -> Tensor:
-        frozen.append(model(x))
+        without_a_name[0].append(model(x))
         return x
 
     captured(lambda x, model: model(x))

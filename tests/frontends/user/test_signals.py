@@ -17,6 +17,8 @@ class Alarm(Exception):
 
 
 LOG: list[str] = []
+NOTES = (LOG,)
+"""Where a step may note something that is not put back, since it names no list."""
 
 
 def sound(_number: int, _frame: object) -> None:
@@ -72,7 +74,7 @@ def test_a_signal_in_the_users_code_interrupts_it_at_once() -> None:
     def step(x: Tensor) -> None:
         (scaled.weight * x).sum().backward()
         signal.raise_signal(signal.SIGUSR1)
-        LOG.append("not reached")
+        NOTES[0].append("not reached")
 
     with pytest.raises(Alarm):
         captured(scaled, step)
@@ -85,9 +87,9 @@ def test_a_signal_in_an_operator_waits_for_the_next_one() -> None:
 
     def step(x: Tensor) -> Tensor:
         found = ringing(x)
-        LOG.append("so has its call")
+        NOTES[0].append("so has its call")
         found = found * scaled.weight
-        LOG.append("not reached")
+        NOTES[0].append("not reached")
         return found
 
     with pytest.raises(Alarm):
@@ -101,9 +103,9 @@ def test_a_question_about_a_tensor_is_not_interrupted() -> None:
 
     def step(x: Tensor) -> Tensor:
         found = ringing(x)
-        LOG.append(str(torch.ops.prim.device.default(found)))
+        NOTES[0].append(str(torch.ops.prim.device.default(found)))
         found = found * scaled.weight
-        LOG.append("not reached")
+        NOTES[0].append("not reached")
         return found
 
     with pytest.raises(Alarm):

@@ -105,6 +105,7 @@ class _Assembly:
             settled=self.traced.settled,
             outside=self.traced.outside,
             changed=self.traced.changed,
+            gathered=self.traced.gathered,
             counters=tuple(counter for counter, _ in counters.values()),
             questions=self.traced.questions,
             guesses=self.traced.guesses,

@@ -25,8 +25,8 @@ from outgrow.frontends.user.changes import Change
 from outgrow.frontends.user.counts import OTHERWISE, Did, counted
 from outgrow.frontends.user.drawn import living_generators
 from outgrow.frontends.user.escapes import check_nothing_is_kept, older_objects_apart, taken_out_on_failure
+from outgrow.frontends.user.gathered import GoingOn
 from outgrow.frontends.user.locations import Location
-from outgrow.frontends.user.plain import NumberSlot
 from outgrow.frontends.user.refusals import DROP_IN
 from outgrow.frontends.user.renewed import made_anew
 from outgrow.frontends.user.state import Training
@@ -38,7 +38,7 @@ def capture(
     optimizers: Sequence[Optimizer],
     args: Sequence[object] = (),
     kwargs: Mapping[str, object] | None = None,
-    moving: Collection[NumberSlot] = (),
+    moving: Collection[GoingOn] = (),
     told: Sequence[Guess] = (),
     counting: Collection[Location] = (),
 ) -> Captured:

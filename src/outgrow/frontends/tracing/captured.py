@@ -27,6 +27,7 @@ from outgrow.frontends.user.changes import Change, Filled
 from outgrow.frontends.user.configuration import content
 from outgrow.frontends.user.counts import Count
 from outgrow.frontends.user.devices import CPU
+from outgrow.frontends.user.gathered import GatheringSlot, GoingOn, ListSlot
 from outgrow.frontends.user.guards import Guards
 from outgrow.frontends.user.outside import Outside
 from outgrow.frontends.user.plain import Number, NumberSlot
@@ -40,6 +41,7 @@ from outgrow.frontends.user.state import (
     GroupSlot,
     HeldSlot,
     OptimizerSlot,
+    OutsideSlot,
     ParameterSlot,
     Slot,
     Spread,
@@ -95,7 +97,7 @@ class GraphResult:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """What the step returns: each leaf is a `GraphResult` or a constant."""
+    """What the step returns, and what it gathers outside: each leaf is a `GraphResult` or a constant."""
 
     structure: pytree.TreeSpec
     leaves: tuple[object, ...]
@@ -171,6 +173,8 @@ class Captured:
     """The step serves while this is what it was."""
     changed: tuple[Change, ...] = ()
     """What is changed outside after every call."""
+    gathered: tuple[GatheringSlot, ...] = ()
+    """Where results are left outside after every call: what these are is the second part of `returned`."""
     anew: frozenset[int] = frozenset()
     """The containers in `settled` and `changed`, by identity, that the step makes: each call gets others."""
     counts: tuple[Count, ...] = ()
@@ -201,7 +205,7 @@ class Captured:
 
     def looking_at(self, counts: Iterable[Count]) -> "Captured":
         """Return this step as one that serves only while numbers stay that others count up and this one does not."""
-        own = {count.location.key for count in self.counts}
+        own = {*(count.location.key for count in self.counts), *(slot.key for slot in self._outside_slots)}
         others = [count.location for count in counts if count.location.key not in own]
         return replace(self, outside=self.outside.also(others)) if others else self
 
@@ -263,6 +267,8 @@ class Captured:
         if not (self._is_in_place(training) and all(count.still_holds() for count in self.counts)):
             return False
         if any(_is_another(read(slot, training), number) for slot, number in self.numbers.items()):
+            return False
+        if not all(slot.still_fits() for slot in (*self._outside_slots, *self.gathered)):
             return False
         seen = [counter.seen(number) for counter, number in self._counted(training)]
         numbers = [number for number in seen if number is not None]
@@ -329,11 +335,17 @@ class Captured:
         yield from (item.slot for item in self.puts if item.slot in self.numbers)
 
     @property
-    def moving(self) -> frozenset[NumberSlot]:
-        """Numbers of optimizers that the step changes, or that it has placed, and perhaps rates."""
+    def moving(self) -> frozenset[GoingOn]:
+        """Numbers that the step changes, or that it has placed, and perhaps rates; lists to which it appends."""
         placed = (item.slot for item in self.puts if item.result is None and item.number is not None)
-        numbers = (slot for slot in placed if isinstance(slot, OptimizerSlot | GroupSlot))
-        return frozenset((*self.hyper.values(), *numbers))
+        numbers = (slot for slot in placed if isinstance(slot, OptimizerSlot | GroupSlot | OutsideSlot))
+        lists = (slot for slot in self.gathered if isinstance(slot, ListSlot) and slot.is_used)
+        return frozenset((*self.hyper.values(), *numbers, *lists))
+
+    @cached_property
+    def _outside_slots(self) -> tuple[OutsideSlot, ...]:
+        """The numbers outside that go on."""
+        return tuple(slot for slot in self.hyper.values() if isinstance(slot, OutsideSlot))
 
     def _counted(self, training: Training) -> Iterator[tuple[Counted, float]]:
         """Yield the counters that the step looks at, and what they are now."""
@@ -368,10 +380,11 @@ class Captured:
 
     def unflatten(
         self, results: Sequence[object], held: Callable[[HeldSlot], Tensor | None] = lambda _: None
-    ) -> object:
-        """Return what the step returns, made of the graph's results: tensors, and floats for host scalars.
+    ) -> tuple[object, list[object]]:
+        """Return what the step returns, and what it leaves in each of the places where it has `gathered`.
 
-        What is `held` in a slot by now is returned itself.
+        That is made of the graph's results: tensors, and floats for host scalars; what is `held` in a slot by now is
+        returned itself.
         """
         wanted = {leaf for leaf in self.returned.leaves if isinstance(leaf, GraphResult)}
         there = {leaf: None if leaf.kind.slot is None else held(leaf.kind.slot) for leaf in wanted}

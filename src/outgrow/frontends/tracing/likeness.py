@@ -101,11 +101,19 @@ def _are_constants_alike(one: object, other: object) -> bool:
 
 
 def _described(item: object, numbers: Mapping[fx.Node, int]) -> object:
-    """Return something that is equal for the same operand: a tensor by its number, a symbol by what it stands for."""
+    """Return something that is equal for the same operand: a tensor by its number, a symbol by what it stands for.
+
+    A number that is made of results, which stands for none, is told by how it is made.
+    """
     if isinstance(item, fx.Node) and item in numbers:
         return (fx.Node, numbers[item])
     single = _single(item) if isinstance(item, fx.Node) else None
-    return _told(_number(item)) if single is None else single
+    if single is not None:
+        return single
+    number = _number(item)
+    if number is None and isinstance(item, fx.Node) and item.op == "call_function":
+        return (item.target, *(_described(given, numbers) for given in pytree.tree_leaves((item.args, item.kwargs))))
+    return _told(number)
 
 
 def _number(item: object) -> Any:

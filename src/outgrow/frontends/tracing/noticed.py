@@ -13,7 +13,8 @@ from outgrow.frontends.tracing.leaf import Kind, Leaf
 from outgrow.frontends.user.attributes import Kept, Left
 from outgrow.frontends.user.changes import Change
 from outgrow.frontends.user.containers import check_open, open_containers
-from outgrow.frontends.user.plain import Numbers, NumberSlot
+from outgrow.frontends.user.gathered import GatheringSlot
+from outgrow.frontends.user.plain import Numbers
 from outgrow.frontends.user.set_data import SetData
 from outgrow.frontends.user.state import (
     BatchSlot,
@@ -46,6 +47,7 @@ class Noticed:
     exchanged: tuple[Left, ...] = ()
     changed: tuple[Change, ...] = ()
     numbers: Numbers = field(default_factory=Numbers)
+    gathered: Mapping[GatheringSlot, object] = field(default_factory=dict[GatheringSlot, object])
 
     def ended(
         self,
@@ -104,11 +106,11 @@ class Noticed:
         self.emptied = tuple(slot for slot in before if slot not in after)
         return found
 
-    def made(self, before: Mapping[NumberSlot, object], after: Mapping[NumberSlot, object]) -> Iterable[object]:
-        """Note what became of numbers of optimizers; return those that are made of symbols, which are outputs."""
-        self.numbers = Numbers.between(before, after)
-        self.outputs += self.numbers.made
-        return self.numbers.made.values()
+    def made(self, numbers: Numbers) -> Iterable[object]:
+        """Note what became of numbers; return those that are made of symbols, which are outputs."""
+        self.numbers = numbers
+        self.outputs += numbers.made
+        return numbers.made.values()
 
 
 def without_graphs(values: Iterable[object]) -> list[object]:

@@ -7,7 +7,8 @@ the run left behind (gradients, new optimizer state) is noted and taken away aga
 
 It does not see Python: a number that the step closes over is a constant of the trace, which is right while it is the
 same (`frontends.user.outside`). What the step leaves in attributes, and in what it names outside, is left after each
-call as the captured one left it; what it prints, or does to objects that are not looked into, happens once.
+call as the captured one left it, or made of the results of each (`frontends.user.gathered`); what it prints, or does to
+objects that are not looked into, happens once.
 """
 
 import logging
@@ -52,6 +53,7 @@ from outgrow.frontends.user.counts import OTHERWISE
 from outgrow.frontends.user.devices import check_devices
 from outgrow.frontends.user.drawn import living_generators, nothing_drawn
 from outgrow.frontends.user.escapes import taken_out_on_failure
+from outgrow.frontends.user.gathered import Gathering, GatheringSlot, GoingOn, ListSlot
 from outgrow.frontends.user.guards import Symbols, number_symbol
 from outgrow.frontends.user.helpers import helpers_noted
 from outgrow.frontends.user.hooks import before_optimizers
@@ -63,6 +65,7 @@ from outgrow.frontends.user.schedules import schedulers_put_off
 from outgrow.frontends.user.signals import in_users_code, signals_waiting
 from outgrow.frontends.user.state import (
     GradientSlot,
+    OutsideSlot,
     ParameterSlot,
     Slot,
     StateSlot,
@@ -102,7 +105,7 @@ class Traced:
     """The mode of the fake tensors, if it was made for this run."""
     tensors: Mapping[Slot, Tensor]
     hyper: Mapping[NumberSlot, float]
-    """Numbers of optimizers that are inputs: rates, and those of `numbers` that change from call to call."""
+    """Numbers that are inputs: rates, and those of `numbers` that change from call to call."""
     numbers: Numbers
     symbols: tuple[sympy.Symbol, ...]
     """What stood for `hyper`, in the same order."""
@@ -119,9 +122,9 @@ class Traced:
     """The real tensors, by the identity of their fake twins."""
     outputs: tuple[Output, ...]
     structure: pytree.TreeSpec
-    """That of what the step returns."""
+    """That of what the step returns, beside a list of what it leaves where it has `gathered`."""
     returned: tuple[object, ...]
-    """The leaves of what the step returns, with None for those that are outputs."""
+    """The leaves of these, with None for those that are outputs."""
     born: Mapping[StateSlot, Tensor]
     """Tensors that are new in their slots."""
     rebound: Mapping[StateSlot, Tensor]
@@ -144,6 +147,8 @@ class Traced:
     """What it found elsewhere: numbers, things and helpers."""
     changed: tuple[Change, ...]
     """What of that it has changed."""
+    gathered: tuple[GatheringSlot, ...]
+    """Where it leaves results outside."""
     shared: frozenset[int]
     """The numbers of sums of gradients that it made otherwise than eager mode (`frontends.fake.sums`)."""
 
@@ -154,6 +159,12 @@ class Traced:
         constants = {at: item for at, item in enumerate(self.returned) if type(item) in NUMBERS}
         return Account(self.module, outputs, {**constants, **self.numbers.placed})
 
+    def changing(self, moving: Collection[GoingOn]) -> frozenset[GoingOn]:
+        """Return what changes from call to call, and could be no part of the step; other calls change the `moving`."""
+        numbers = self.numbers.changed(_numbers(moving))
+        others = (slot for slot in moving if isinstance(slot, OutsideSlot | ListSlot))
+        return numbers.union((slot for slot in self.gathered if isinstance(slot, ListSlot) and slot.is_used), others)
+
 
 def trace(
     step: Callable[..., object],
@@ -161,7 +172,7 @@ def trace(
     args: Sequence[object],
     kwargs: Mapping[str, object],
     living: Sequence[object] | None = None,
-    moving: Collection[NumberSlot] = (),
+    moving: Collection[GoingOn] = (),
     told: Sequence[Guess] | None = (),
 ) -> Traced:
     """Run `step` once on fake tensors and return what it did.
@@ -185,10 +196,10 @@ def trace(
         return _as_told(partial(traced_with, guessing.otherwise()), moving)
 
 
-_Tracing: TypeAlias = Callable[[Looks, frozenset[int], frozenset[NumberSlot]], Traced]
+_Tracing: TypeAlias = Callable[[Looks, frozenset[int], frozenset[GoingOn]], Traced]
 
 
-def _as_told(traced_with: _Tracing, moving: Collection[NumberSlot]) -> Traced:
+def _as_told(traced_with: _Tracing, moving: Collection[GoingOn]) -> Traced:
     """Return a trace in which a step is told as few of the numbers that it looks at as it needs to know."""
     looks = Looks()
     for _ in range(_TOLD_ONE_BY_ONE):
@@ -201,10 +212,13 @@ def _as_told(traced_with: _Tracing, moving: Collection[NumberSlot]) -> Traced:
     return _going_on(traced_with, Looks(tells_all=True), moving)
 
 
-def _going_on(traced_with: _Tracing, looks: Looks, moving: Collection[NumberSlot]) -> Traced:
-    """Return a trace in which symbols stand for numbers of optimizers that change, if the step does the same then."""
+def _going_on(traced_with: _Tracing, looks: Looks, moving: Collection[GoingOn]) -> Traced:
+    """Return a trace in which symbols stand for numbers that change, if the step does the same then.
+
+    These are numbers of optimizers, and what it gathers outside, which may be lists as well.
+    """
     traced = _as_it_runs(traced_with, looks)
-    changed = traced.numbers.changed(moving)
+    changed = traced.changing(moving)
     if not changed:
         return traced
     try:
@@ -214,7 +228,7 @@ def _going_on(traced_with: _Tracing, looks: Looks, moving: Collection[NumberSlot
     return found if found.account.is_like(traced.account) else traced
 
 
-def _as_it_runs(traced_with: _Tracing, looks: Looks, going_on: frozenset[NumberSlot] = frozenset()) -> Traced:
+def _as_it_runs(traced_with: _Tracing, looks: Looks, going_on: frozenset[GoingOn] = frozenset()) -> Traced:
     """Return a trace in which sums of gradients are made in place, or out of place, as in eager mode."""
     apart = frozenset[int]()
     while (traced := traced_with(looks, apart, going_on)).shared:
@@ -231,10 +245,10 @@ def _trace(
     guessing: Guessing,
     looks: Looks,
     apart: frozenset[int],
-    going_on: frozenset[NumberSlot],
+    going_on: frozenset[GoingOn],
 ) -> Traced:
     before, owners = state_tensors(training), _owners(training)
-    outside, intact = _found_outside(step, training, leaves, call_structure)
+    outside, gathering, intact = _found_outside(step, training, leaves, call_structure, going_on)
     home = check_devices(before, leaves)
     _check_traceable(training)
     caches_casts = torch.is_autocast_cache_enabled()
@@ -245,7 +259,7 @@ def _trace(
         twins, tensors = fakes.twins, fakes.tensors
         twins.sums, twins.begins = Sums(apart), signals.heard
         call_args, call_kwargs = pytree.tree_unflatten(fakes.leaves, call_structure)
-        hyper = {**hyper_parameters(training), **numbers_in(going_on, training)}
+        hyper = {**hyper_parameters(training), **numbers_in(_numbers(going_on), training), **gathering.hyper}
         literals = mode.literals
         assert isinstance(mode.shape_env, Symbols), "the mode was given an environment of symbols"
         assert literals is not None, "and follows literals"
@@ -263,12 +277,13 @@ def _trace(
             schedulers.ended(returned)
             attributes.warn_of_opaque()
             warn_of_given(pytree.tree_unflatten(fakes.leaves, call_structure), given)
+            run.gathered = gathering.results()
             found = [
-                *run.ended(returned, before, state_tensors(training), fakes.batch, data),
-                *run.made(numbers, numbers_of(training)),
+                *run.ended((returned, [*run.gathered.values()]), before, state_tensors(training), fakes.batch, data),
+                *run.made(Numbers.between(numbers, numbers_of(training)).also(gathering.numbers())),
             ]
             run.settled, run.exchanged = attributes.settled(), attributes.exchanged()
-            run.kept, run.changed = attributes.kept(), outside.changed()
+            run.kept, run.changed = attributes.kept(), gathering.rest.changed()
             return [*found, *without_graphs(value for item in run.kept for value in item.values)]
 
         attributes = stack.enter_context(attributes_kept(owners))
@@ -283,12 +298,11 @@ def _trace(
         stack.enter_context(_gradients_noted(training, run))
         plain, numbers, flags = plain_state(training), numbers_of(training), trained(training)
         one_thread = torch.autograd.set_multithreading_enabled(False)
-        for context in (made_traceable(), intact, _quiet(), refusals(), mode, twins, one_thread):
+        for context in (made_traceable(), intact, gathering.taking(), _quiet(), refusals(), mode, twins, one_thread):
             stack.enter_context(context)
-        tracer = make_fx(traced, _allow_non_fake_inputs=True, _error_on_data_dependent_ops=False)
         stack.enter_context(_use_lazy_graph_module(should_use=True))  # no Python can call aten.random_.from
         with twins.sums.watched(), nothing_moved(tensors, data):
-            module = tracer([*tensors.values(), *symbols])
+            module = _traced_by(traced)([*tensors.values(), *symbols])
         check_unchanged(plain, plain_state(training))
         assert run.structure is not None, "the step ran"
         return Traced(
@@ -316,10 +330,19 @@ def _trace(
             flags={slot: flag for slot, flag in trained(training).items() if flag is not flags.get(slot)},
             settled=run.settled,
             left=_left(run, module, twins),
-            outside=replace(outside, helpers=tuple(helpers.values())),
+            outside=replace(gathering.rest, helpers=tuple(helpers.values())),
             changed=run.changed,
+            gathered=tuple(run.gathered),
             shared=twins.sums.shared(module),
         )
+
+
+def _traced_by(traced: Callable[[object], list[object]]) -> Callable[[object], fx.GraphModule]:
+    return make_fx(traced, _allow_non_fake_inputs=True, _error_on_data_dependent_ops=False)
+
+
+def _numbers(going_on: Iterable[GoingOn]) -> list[NumberSlot]:
+    return [slot for slot in going_on if not isinstance(slot, ListSlot)]
 
 
 def _owners(training: Training) -> list[nn.Module | Optimizer]:
@@ -332,12 +355,18 @@ def _modules(values: Iterable[object]) -> list[nn.Module]:
 
 
 def _found_outside(
-    step: Callable[..., object], training: Training, leaves: Sequence[object], call_structure: pytree.TreeSpec
-) -> tuple[Outside, AbstractContextManager[None]]:
-    """Return the numbers that a step finds outside, and a context in which it must take nothing there."""
+    step: Callable[..., object],
+    training: Training,
+    leaves: Sequence[object],
+    call_structure: pytree.TreeSpec,
+    going_on: Collection[GoingOn],
+) -> tuple[Outside, Gathering, AbstractContextManager[None]]:
+    """Return what a step finds outside, what it gathers there, and a context in which it must take nothing there."""
     found = reached(step, training.models, training.optimizers, *pytree.tree_unflatten(leaves, call_structure))
     signed = frozenset(map(id, _owners(training)))
-    return Outside.of(found, signed), nothing_taken(found.locations, signed, leaves)
+    outside = Outside.of(found, signed)
+    elsewhere = (location for location in found.locations if not location.is_within(signed))
+    return outside, Gathering(outside, elsewhere, going_on), nothing_taken(found.locations, signed, leaves)
 
 
 @contextmanager

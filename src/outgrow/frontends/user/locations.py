@@ -56,6 +56,11 @@ class Location:
         """Return the location of something that is read of what is here."""
         return Location(self.root, (*self.path, *names), self.held)
 
+    def is_below(self, other: "Location") -> bool:
+        """Whether it is read of what is at another location."""
+        (root, path), (above, names) = self.key, other.key
+        return root == above and len(path) > len(names) and path[: len(names)] == names
+
     def above(self) -> "Location":
         """Return the location of what it is read of."""
         return Location(self.root, self.path[:-1], self.held)
@@ -95,6 +100,12 @@ class Location:
             is_signed = is_signed and _own_part(found, name) is not MISSING
             found = _part(found, name)
         return is_signed
+
+    def is_within(self, signed: frozenset[int]) -> bool:
+        """Whether signatures describe what is there, or would if anything were."""
+        if self.is_signed(signed) or len(self.path) == 1:
+            return self.is_signed(signed)
+        return id(self.owner()) in signed or self.above().is_signed(signed)
 
     def write(self, value: object) -> None:
         """Put a value there, or what had not been there away."""

@@ -15,7 +15,7 @@ from itertools import chain
 from types import CodeType, FunctionType
 
 import torch.utils._pytree as pytree
-from torch import nn
+from torch import SymFloat, SymInt, nn
 
 from outgrow.frontends.user.attributes import is_empty
 from outgrow.frontends.user.changes import Change, Changed, Filled
@@ -65,7 +65,7 @@ class Number:
 
     def put_back(self) -> None:
         """Make it what it was, except where something else is now."""
-        if self.changed() is not None:
+        if self.changed() is not None or isinstance(self.location.own(), SymInt | SymFloat):
             self.location.write(self.own)
 
 
@@ -166,8 +166,11 @@ class Outside:
         return replace(self, things=tuple([item.let_go() for item in self.things]))
 
     def without(self, keys: Collection[Hashable]) -> "Outside":
-        """Return this without the numbers at locations of these keys."""
-        return replace(self, numbers=tuple([item for item in self.numbers if item.location.key not in keys]))
+        """Return this without what is at locations of these keys."""
+        numbers, things = (
+            [item for item in found if item.location.key not in keys] for found in (self.numbers, self.things)
+        )
+        return replace(self, numbers=tuple(numbers), things=tuple(things))
 
     def also(self, locations: Iterable[Location]) -> "Outside":
         """Return this with the numbers at more locations."""

@@ -22,7 +22,15 @@ from outgrow.errors import Uncapturable
 from outgrow.frontends.user.configuration import NUMBERS
 from outgrow.frontends.user.filling import differ
 from outgrow.frontends.user.refusals import DROP_IN
-from outgrow.frontends.user.state import GroupSlot, OptimizerSlot, Training, entries_of, parameters, title
+from outgrow.frontends.user.state import (
+    GroupSlot,
+    OptimizerSlot,
+    OutsideSlot,
+    Training,
+    entries_of,
+    parameters,
+    title,
+)
 
 _OUTSIDE = "do this outside of the step (a learning rate: by a scheduler, whose scheduler.step() may stay in the step)"
 _COUNTING = (
@@ -32,7 +40,7 @@ _COUNTING = (
 _REFUSED = "the step changes {}, which the captured step would not repeat; {}"
 
 Number: TypeAlias = int | float
-NumberSlot: TypeAlias = OptimizerSlot | GroupSlot
+NumberSlot: TypeAlias = OptimizerSlot | GroupSlot | OutsideSlot
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +72,11 @@ class Numbers:
             placed={slot: number for slot, number in changed.items() if _is_plain(number)},
             untraced=frozenset(slot for slot in changed if type(before.get(slot)) in (int, float)),
         )
+
+    def also(self, others: "Numbers") -> "Numbers":
+        """Return what became of these and of others, of which none is known."""
+        made, placed = {**self.made, **others.made}, {**self.placed, **others.placed}
+        return Numbers(self.known, made, placed, self.untraced | others.untraced)
 
     def changed(self, moving: Collection[NumberSlot]) -> frozenset[NumberSlot]:
         """Return those for which symbols are to stand: those that have changed, and what is `moving` in other calls."""

@@ -7,9 +7,9 @@ a tensor is exchanged for another one of the same kind: `read` looks it up anew,
 there.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, TypeAlias, TypeGuard
 
@@ -22,6 +22,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from outgrow.errors import Uncapturable
+from outgrow.frontends.user.locations import Location
 from outgrow.ir.layout import dense_strides, order_of
 
 
@@ -68,6 +69,25 @@ class GroupSlot:
 
 
 @dataclass(frozen=True, slots=True)
+class OutsideSlot:
+    """A number of a `kind` that the step finds outside, and changes; `place` tells it from others of the capture."""
+
+    key: Hashable
+    location: Location = field(compare=False)
+    place: int = field(compare=False)
+    kind: type = field(compare=False)
+
+    @staticmethod
+    def at(location: Location, place: int) -> "OutsideSlot":
+        """Return the slot of what is at a location now."""
+        return OutsideSlot(location.key, location, place, type(location.read()))
+
+    def still_fits(self) -> bool:
+        """Whether a number of the same kind is there."""
+        return type(self.location.read()) is self.kind
+
+
+@dataclass(frozen=True, slots=True)
 class BatchSlot:
     """A leaf of the flattened `(args, kwargs)` of the call."""
 
@@ -81,7 +101,7 @@ class ConstantSlot:
     index: int
 
 
-StateSlot: TypeAlias = ParameterSlot | BufferSlot | GradientSlot | OptimizerSlot | GroupSlot
+StateSlot: TypeAlias = ParameterSlot | BufferSlot | GradientSlot | OptimizerSlot | GroupSlot | OutsideSlot
 HeldSlot: TypeAlias = StateSlot | BatchSlot
 """The slot of a tensor that the user has in hand."""
 Slot: TypeAlias = HeldSlot | ConstantSlot
@@ -100,6 +120,8 @@ def title(slot: StateSlot) -> str:
             return f"optimizer state {key!r} of {title(parameter)}"
         case GroupSlot(optimizer=optimizer, group=group, key=key):
             return f"param_groups[{group}][{key!r}] of optimizer {optimizer}"
+        case OutsideSlot(location=location):
+            return f"`{location.name}`"
 
 
 def title_of_argument(leaf: int, tensor: Tensor) -> str:
@@ -126,6 +148,8 @@ def storage_name(slot: Slot) -> str:
             return f"{storage_name(parameter)}.{key}{f'.{optimizer}' if optimizer else ''}"
         case GroupSlot(optimizer, group, key, element):
             return f"hyper.{optimizer}.{group}.{key}{'' if element is None else f'.{element}'}"
+        case OutsideSlot(place=place):
+            return f"outside.{place}"
         case BatchSlot(leaf):
             return f"batch.{leaf}"
         case ConstantSlot(index):
@@ -332,6 +356,9 @@ def read(slot: StateSlot, training: Training) -> Tensor | float | None:
         case GroupSlot(optimizer, group, key, element):
             value = training.optimizers[optimizer].param_groups[group].get(key)
             return value if element is None or value is None else value[element]
+        case OutsideSlot(location=location):
+            found = location.read()
+            return found if isinstance(found, int | float) else None
 
 
 def put(slot: StateSlot, value: Tensor | float | SymFloat | SymInt | None, training: Training) -> None:
@@ -349,6 +376,8 @@ def put(slot: StateSlot, value: Tensor | float | SymFloat | SymInt | None, train
         case GroupSlot(optimizer, group, key, element):
             entries = training.optimizers[optimizer].param_groups[group]
             _put_entry(entries, key, value if element is None else _with_element(entries[key], element, value))
+        case OutsideSlot(location=location):
+            location.write(value)
         case ParameterSlot():
             raise AssertionError(f"a captured step never exchanges {slot}")
 

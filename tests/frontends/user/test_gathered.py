@@ -1,0 +1,192 @@
+"""What a step gathers outside is there after each call as in eager mode; one plan serves whatever was there before."""
+
+from collections import defaultdict, deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD
+
+import outgrow
+
+pytestmark = pytest.mark.usefixtures("no_room_is_ample")
+Gather = Callable[["Log", Tensor, Tensor], None]
+CALLS = 6
+
+
+class Meter:
+    """The average of what it is told, as examples of torch have it."""
+
+    def __init__(self) -> None:
+        self.latest = self.average = self.sum = self.count = 0.0
+
+    def update(self, value: float, count: int) -> None:
+        self.latest = value
+        self.sum += value * count
+        self.count += count
+        self.average = self.sum / self.count
+
+
+class Log:
+    """Where a step may put what it computes."""
+
+    total = 0.0
+
+    def __init__(self) -> None:
+        self.meter, self.steps, self.mean, self.last = Meter(), 0, 0.0, None
+        self.losses: list[object] = []
+        self.kept = self.losses
+        self.latest: deque[object] = deque(maxlen=2)
+        self.by_name: dict[str, Any] = {"loss": 0.0, "losses": [], "best": 3.0}
+        self.each: defaultdict[str, list[object]] = defaultdict(list)
+        self.made: Any = None
+
+
+def adding(log: Log, loss: Tensor, _x: Tensor) -> None:
+    log.total += loss.item()
+    log.by_name["loss"] += loss.item() ** 2
+
+
+def averaging(log: Log, loss: Tensor, x: Tensor) -> None:
+    log.meter.update(loss.item(), len(x))
+
+
+def smoothing(log: Log, loss: Tensor, _x: Tensor) -> None:
+    log.mean = 0.9 * log.mean + 0.1 * loss.item()
+
+
+def appending(log: Log, loss: Tensor, x: Tensor) -> None:
+    log.steps += 1
+    log.losses.append(loss.item())
+    log.latest.append(loss.detach())
+    log.by_name["losses"].extend([len(x), (loss.detach().sqrt(), {"loss": loss.item()})])
+
+
+def appending_in_place(log: Log, loss: Tensor, _x: Tensor) -> None:
+    log.losses += [loss.item()]
+
+
+def appending_constants(log: Log, _loss: Tensor, x: Tensor) -> None:
+    log.losses.append(len(x))
+
+
+def putting(log: Log, loss: Tensor, x: Tensor) -> None:
+    log.by_name["last"] = loss.detach()
+    log.made = {"loss": loss.item(), "first": [x[0, 0], loss.detach() * 2]}
+
+
+def beginning_new_lists(log: Log, loss: Tensor, _x: Tensor) -> None:
+    log.each["loss"].append(loss.item())
+
+
+def now_and_then(log: Log, loss: Tensor, _x: Tensor) -> None:
+    log.steps += 1
+    log.total += loss.item()
+    if log.steps % 3 == 0:
+        log.losses.append(log.total / 3)
+        log.total = 0.0
+
+
+def deciding(log: Log, loss: Tensor, _x: Tensor) -> None:
+    if loss > 0.5:
+        log.losses.append(loss.item())
+    else:
+        log.mean += loss.item()
+
+
+def reading_what_it_appends(log: Log, loss: Tensor, _x: Tensor) -> None:
+    log.losses.append(loss.item())
+    log.mean = sum(log.losses) / len(log.losses)  # type: ignore[arg-type]
+
+
+def reading_by_another_name(log: Log, loss: Tensor, _x: Tensor) -> None:
+    log.losses.append(loss.item())
+    log.mean = log.kept[-1]  # type: ignore[assignment]
+
+
+GOING_ON: dict[str, tuple[Gather, int]] = {
+    "sums": (adding, 2),
+    "averages": (averaging, 2),
+    "means that forget": (smoothing, 2),
+    "lists": (appending, 2),
+    "lists in place": (appending_in_place, 2),
+    "constants in lists": (appending_constants, 2),
+    "places": (putting, 3),
+    "new lists": (beginning_new_lists, 3),
+    "counts as well": (now_and_then, 3),
+    "decisions": (deciding, 4),
+}
+"""What is gathered, and how many plans that may take: two for the state of the first step and of others."""
+READ: dict[str, Gather] = {"itself": reading_what_it_appends, "under another name": reading_by_another_name}
+
+
+def played(gather: Gather, budget: str | None) -> tuple[object, int]:
+    """Return what is in the log after some calls, and how many plans there are, if it is planned."""
+    torch.manual_seed(0)
+    model, log = nn.Linear(4, 4), Log()
+    optimizer = SGD(model.parameters(), lr=0.1)
+
+    def step(x: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = (model(x) - 1).square().mean()
+        loss.backward()
+        optimizer.step()
+        gather(log, loss, x)
+        return loss.detach()
+
+    ran = step if budget is None else outgrow.compile(step, model=model, optimizer=optimizer, memory_budget=budget)
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(CALLS):
+        ran(torch.randn(3, 4, generator=generator))
+    found = {name: vars(value) if isinstance(value, Meter) else value for name, value in vars(log).items()}
+    return plain(found), len(ran.plans.plans) if isinstance(ran, outgrow.Step) else 0
+
+
+def plain(value: Any) -> object:
+    """Return a value with a list in place of each tensor, which can be compared."""
+    if isinstance(value, Tensor):
+        return ["tensor", value.dtype, value.tolist(), value.requires_grad]
+    if isinstance(value, dict):
+        return {name: plain(item) for name, item in value.items()}
+    return [type(value), *map(plain, value)] if isinstance(value, list | tuple | deque) else (type(value), value)
+
+
+@pytest.mark.parametrize("case", GOING_ON)
+def test_what_is_gathered_goes_on_from_call_to_call(case: str) -> None:
+    """To the last bit, and it is no other step in every call."""
+    gather, most = GOING_ON[case]
+    expected, _ = played(gather, None)
+    found, plans = played(gather, "10TiB")
+    assert found == expected
+    assert plans <= most
+
+
+@pytest.mark.parametrize("case", READ)
+@pytest.mark.filterwarnings("ignore:.*captured")
+def test_what_is_gathered_and_read_is_as_in_eager_mode(case: str) -> None:
+    """Then each call is another step."""
+    expected, _ = played(READ[case], None)
+    found, plans = played(READ[case], "10TiB")
+    assert found == expected
+    assert plans == CALLS
+
+
+def test_a_capture_leaves_nothing() -> None:
+    """Where it fails, too."""
+    log = Log()
+
+    def step(x: Tensor) -> Tensor:
+        loss = x.sum()
+        adding(log, loss, x)
+        averaging(log, loss, x)
+        appending(log, loss, x)
+        putting(log, loss, x)
+        beginning_new_lists(log, loss, x)
+        raise ValueError("after all")
+
+    before = plain({**vars(log), "meter": vars(log.meter)})
+    with pytest.raises(ValueError, match="after all"):
+        outgrow.compile(step, model=nn.Linear(4, 4), memory_budget="10TiB")(torch.ones(3, 4))
+    assert plain({**vars(log), "meter": vars(log.meter)}) == before
