@@ -22,46 +22,18 @@ from torch._prims_common import suggest_memory_format
 
 from outgrow.ir.layout import dense_strides
 
-_ANGLE = torch.ops.aten.angle.default
-"""The result is contiguous if the operand is complex; else it keeps the operand's permutation."""
 _CONTIGUOUS = (
-    torch.ops.aten.mse_loss_backward.default,
-    torch.ops.aten.smooth_l1_loss_backward.default,
-    torch.ops.aten.huber_loss_backward.default,
-    torch.ops.aten.log_sigmoid_forward.default,
     torch.ops.aten._log_softmax_backward_data.default,
     torch.ops.aten.native_layer_norm_backward.default,
     torch.ops.aten.rrelu_with_noise.default,
-    torch.ops.aten.pow.Scalar,
     torch.ops.aten.normal.Tensor_Tensor,
     torch.ops.aten.normal.float_Tensor,
     torch.ops.aten.normal.Tensor_float,
     torch.ops.aten.glu_backward.default,
     torch.ops.aten.grid_sampler_2d.default,
-    _ANGLE,
 )
-_LIKE_FIRST = (
-    torch.ops.aten.div.Tensor_mode,
-    torch.ops.aten.floor_divide.default,
-    torch.ops.aten.copysign.Tensor,
-    torch.ops.aten.xlogy.Tensor,
-    torch.ops.aten.special_xlog1py.default,
-    torch.ops.aten.hardtanh_backward.default,
-    torch.ops.aten.elu_backward.default,
-    torch.ops.aten.hardswish_backward.default,
-    torch.ops.aten.hardsigmoid_backward.default,
-    torch.ops.aten.softplus_backward.default,
-    torch.ops.aten.logit_backward.default,
-)
-"""Operators whose result lies like the first operand, if that repeats nothing, and others are as large or numbers."""
-_MADE_LIKE = {
-    torch.ops.aten.log_sigmoid_backward.default: 0,
-    torch.ops.aten.binary_cross_entropy.default: 0,
-    torch.ops.aten.binary_cross_entropy_backward.default: 1,
-    torch.ops.aten.index_fill.int_Scalar: 0,
-    torch.ops.aten.index_fill.int_Tensor: 0,
-}
-"""Operators whose result is an `empty_like` of this operand, if that is as large."""
+_MADE_LIKE_FIRST = (torch.ops.aten.index_fill.int_Scalar, torch.ops.aten.index_fill.int_Tensor)
+"""Operators whose result is an `empty_like` of their first operand."""
 _FORMED_ON_A_CPU = {
     torch.ops.aten.channel_shuffle.default: 0,
     torch.ops.aten.roll.default: 0,
@@ -86,27 +58,21 @@ _GROUP_NORM_BACKWARD = torch.ops.aten.native_group_norm_backward.default
 """A CPU's result is contiguous where the operand has no memory format; abstract torch 2.14 goes by the gradient."""
 _BATCH_NORM_BACKWARD, _IS_TRAINING = torch.ops.aten.native_batch_norm_backward.default, 7
 """Where it is told whether it is one of training: if not, a GPU's result is contiguous; a CPU's is like the input."""
+_BATCH_NORM = torch.ops.aten.native_batch_norm.default
+"""A GPU's kernel keeps the operand's permutation."""
 _BY_FORMAT = (
-    torch.ops.aten.native_batch_norm.default,
+    _BATCH_NORM,
     torch.ops.aten._native_batch_norm_legit.default,
     torch.ops.aten._native_batch_norm_legit.no_stats,
     torch.ops.aten._native_batch_norm_legit_functional.default,
     _BATCH_NORM_BACKWARD,
 )
-_AS_TORCH_SAYS_ON_A_GPU = (
-    torch.ops.aten.log_sigmoid_forward.default,
-    torch.ops.aten.native_batch_norm.default,
-    _ANGLE,
-)
-"""Operators of which a GPU's kernel keeps the operand's permutation."""
 _SCATTERED = (
     torch.ops.aten.slice_scatter.default,
     torch.ops.aten.select_scatter.default,
     torch.ops.aten.diagonal_scatter.default,
 )
-LAID_OUT = frozenset(
-    (*_CONTIGUOUS, *_LIKE_FIRST, *_MADE_LIKE, *_FORMED_ON_A_CPU, *_FORMED_ON_A_GPU, *_BY_FORMAT, *_SCATTERED)
-)
+LAID_OUT = frozenset((*_CONTIGUOUS, *_MADE_LIKE_FIRST, *_FORMED_ON_A_CPU, *_FORMED_ON_A_GPU, *_BY_FORMAT, *_SCATTERED))
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 """The memory formats beside the contiguous one, by the number of dimensions."""
 
@@ -140,20 +106,15 @@ def as_kernels_lay_out(func: OpOverload, args: Sequence[object], returned: objec
     if not isinstance(first, Tensor):
         return returned
     is_on_cpu = first.device.type == "cpu"
-    if func in _LIKE_FIRST:
-        return _like_the_first(args, first)
-    if func in _MADE_LIKE:
-        operand = args[_MADE_LIKE[func]]
-        if isinstance(operand, Tensor) and operand.shape == first.shape:
-            return torch.empty_like(operand, dtype=first.dtype)
-        return returned
+    if func in _MADE_LIKE_FIRST:
+        assert isinstance(args[0], Tensor), "what is filled is a tensor"
+        return torch.empty_like(args[0])
     if func in _FORMED_ON_A_CPU or func in _FORMED_ON_A_GPU:
         position = (_FORMED_ON_A_CPU if is_on_cpu else _FORMED_ON_A_GPU).get(func)
         otherwise = _contiguous(first) if func is _GROUP_NORM_BACKWARD and is_on_cpu else first
         formed = first if position is None else _formed(args[position], otherwise)
         return (formed, *others) if isinstance(returned, Sequence) else formed
-    is_of_reals = func is _ANGLE and not (isinstance(args[0], Tensor) and args[0].is_complex())
-    if (func in _AS_TORCH_SAYS_ON_A_GPU and not is_on_cpu) or is_of_reals:
+    if func is _BATCH_NORM and not is_on_cpu:
         return returned
     if func is _BATCH_NORM_BACKWARD and is_on_cpu:
         return (_suggested(args[1], first), *others)
@@ -170,17 +131,6 @@ def as_kernels_lay_out(func: OpOverload, args: Sequence[object], returned: objec
 def _contiguous(fake: Tensor) -> Tensor:
     """Return a contiguous result in place of a fresh one; itself if it is that."""
     return fake if fake.is_contiguous() else torch.empty(fake.shape, dtype=fake.dtype, device=fake.device)
-
-
-def _like_the_first(args: Sequence[object], returned: Tensor) -> Tensor:
-    tensors = [arg for arg in args if isinstance(arg, Tensor)]
-    if not tensors:  # numbers alone
-        return returned
-    first, *others = tensors
-    is_alone = all(other.dim() == 0 or other.shape == first.shape for other in others)
-    if not is_alone or first.dim() == 0 or first.shape != returned.shape or repeats(first):
-        return returned
-    return torch.empty_like(first, dtype=returned.dtype)
 
 
 def _formed(operand: object, returned: Tensor) -> Tensor:
