@@ -1,6 +1,6 @@
 """Results that have a place for each of their operands' places lie as kernels lay them, whatever the operator."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
 from typing import TypeAlias
@@ -9,10 +9,52 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._ops import OpOverload
 
 from outgrow.frontends.fake.fakes import FakeMode
 from tests.frontends.fake.laid import said, strides
-from tests.frontends.fake.test_iterated import layouts
+
+_aten = torch.ops.aten
+ITERATED: tuple[OpOverload, ...] = (
+    *(_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor, _aten.div.Tensor, _aten.pow.Tensor_Tensor),
+    *(_aten.fmod.Tensor, _aten.remainder.Tensor, _aten.atan2.default, _aten.hypot.default, _aten.heaviside.default),
+    *(_aten.maximum.default, _aten.minimum.default, _aten.fmax.default, _aten.fmin.default),
+    *(_aten.clamp_max.Tensor, _aten.clamp_min.Tensor, _aten.logaddexp.default, _aten.logaddexp2.default),
+    *(_aten.eq.Tensor, _aten.ne.Tensor, _aten.lt.Tensor, _aten.le.Tensor, _aten.gt.Tensor, _aten.ge.Tensor),
+    *(_aten.logical_and.default, _aten.logical_or.default, _aten.logical_xor.default),
+    *(_aten.div.Tensor_mode, _aten.floor_divide.default, _aten.copysign.Tensor, _aten.xlogy.Tensor),
+    *(_aten.special_xlog1py.default, _aten.complex.default, _aten.polar.default),
+    *(_aten.sigmoid_backward.default, _aten.tanh_backward.default),
+    *(_aten.silu_backward.default, _aten.gelu_backward.default),
+)
+BOTH = (torch.float32, torch.bfloat16)
+MODES = {torch.ops.aten.div.Tensor_mode: {"rounding_mode": "floor"}}
+TYPES = {operator: [torch.float32] for operator in (torch.ops.aten.complex.default, torch.ops.aten.polar.default)}
+CASES = [(operator, dtype) for operator in ITERATED for dtype in TYPES.get(operator, BOTH)]
+"""Operators and the types they are tried in: complex numbers are made of fp32 alone."""
+
+
+def layouts(dtype: torch.dtype) -> Iterator[Tensor]:
+    """Operands of (2, 4, 6): contiguous, the last first, in reverse, repeated in three ways, and smaller ones."""
+    yield torch.ones(2, 4, 6, dtype=dtype)
+    yield torch.ones(2, 6, 4, dtype=dtype).mT
+    yield torch.ones(6, 4, 2, dtype=dtype).permute(2, 1, 0)
+    yield from (torch.ones(size, dtype=dtype).expand(2, 4, 6) for size in ((2, 4, 1), (2, 1, 6), (1, 4, 1)))
+    yield torch.ones(4, 1, dtype=dtype)
+    yield torch.ones((), dtype=dtype)
+
+
+@pytest.mark.parametrize(("operator", "dtype"), CASES, ids=str)
+def test_results_of_two_operands_lie_as_kernels_lay_them(operator: OpOverload, dtype: torch.dtype) -> None:
+    """Whichever operand is broadcast, and however the other one lies; a gradient is as large as what it is of."""
+    mode, of_one_shape, named = FakeMode(), "backward" in str(operator), MODES.get(operator, {})
+    for one, other in product(layouts(dtype), layouts(dtype)):
+        if of_one_shape and one.shape != other.shape:
+            continue
+        with mode:
+            found = operator(mode.from_tensor(one), mode.from_tensor(other), **named)
+        assert found.stride() == operator(one, other, **named).stride(), (one.stride(), other.stride())
+
 
 Way: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 WAYS: dict[str, Way] = {

@@ -2,7 +2,6 @@
 
 fakes       fake twins of the user's tensors, and the mode that runs operators on them
 layouts     strides as kernels give them
-iterated    strides of elementwise results of two operands, one of which is broadcast
 smaller     strides of elementwise results, which kernels are asked for on small operands
 failing     what kernels give for which torch's own fakes fail
 asked       how kernels lay what they give for zeros

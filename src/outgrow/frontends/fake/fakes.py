@@ -46,7 +46,6 @@ from outgrow.frontends.fake.conjugates import Conjugates
 from outgrow.frontends.fake.counters import Counters
 from outgrow.frontends.fake.failing import FAILURES, returned_after_all
 from outgrow.frontends.fake.guessing import Guessing
-from outgrow.frontends.fake.iterated import ITERATED, as_iterated
 from outgrow.frontends.fake.layouts import LAID_OUT, as_kernels_lay_out, like_a_kernel
 from outgrow.frontends.fake.lists import each_by_itself
 from outgrow.frontends.fake.literals import LIFTS, Literals
@@ -74,7 +73,6 @@ _PLAIN = (Tensor, nn.Parameter, FakeTensor)
 _CORRECTIONS = (
     (TYPED, as_kernels_type),
     (LAID_OUT, as_kernels_lay_out),
-    (ITERATED, as_iterated),
     (KEEPING, with_reserve),
     (UNTOLD, without_reserve),
     (SEEDED, with_seeds),

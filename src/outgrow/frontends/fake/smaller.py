@@ -6,6 +6,9 @@ operator is run on zeros with two elements in each dimension, whose strides are 
 dense, the whole one is dense in the same order of dimensions. Operators that are told dimensions, sizes or shifts are
 left as they are, and so are those that do not take smaller operands, or make other shapes of them.
 
+Where strides tie, or there is no kernel here, a result of two operands of one dtype lies as their sum would in fp32: in
+half precision abstract implementations first convert the operands, and the copies are no longer broadcast.
+
 The dtype of a result whose operands have several is found in the same way: some losses have that of their predictions,
 others the promoted one.
 """
@@ -18,16 +21,19 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 from torch._ops import OpOverload
+from torch.utils._mode_utils import no_dispatch
 
 from outgrow.frontends.fake.arguments import Form, leaves_of, tensors_of, writes
 from outgrow.frontends.fake.asked import can_run, forms_given
-from outgrow.frontends.fake.layouts import relaid
+from outgrow.frontends.fake.layouts import relaid, without_memory
 from outgrow.frontends.fake.precision import retyped
 from outgrow.frontends.user.sharing import address
 from outgrow.ir.layout import dense_strides, order_of
 
 _Order: TypeAlias = tuple[int, ...]
 """Dimensions, the innermost last."""
+_UNTAGGED = (torch.ops.aten.complex.default, torch.ops.aten.polar.default)
+"""Operators that go through operands element by element, beside those that torch calls element-wise."""
 _NO_PLACES = ("reduction",)
 """Whole numbers of this name are neither dimensions nor sizes, nor by how many places something is moved."""
 
@@ -39,6 +45,9 @@ def as_smaller_ones(func: OpOverload, args: Sequence[object], kwargs: Mapping[st
     """
     operands, results = tensors_of(leaves_of(args, kwargs)), tensors_of(leaves_of(returned))
     is_by_places = _is_by_places(operands, results)
+    if is_by_places and (not can_run(operands) or any(map(_has_ties, operands))):
+        returned = _as_their_sum(func, operands, returned)
+        is_by_places = False
     if not (is_by_places or _is_of_several_types(operands)) or not (_is_pure(func) and can_run(operands)):
         return returned
     forms = forms_given(func, args, kwargs, _smaller)
@@ -55,6 +64,18 @@ def as_smaller_ones(func: OpOverload, args: Sequence[object], kwargs: Mapping[st
     return pytree.tree_map_only(Tensor, laid, returned)
 
 
+def _as_their_sum(func: OpOverload, operands: Sequence[Tensor], returned: object) -> object:
+    """Return the fake result of two operands, element by element, with the strides of their sum."""
+    is_of_elements = torch.Tag.pointwise in func.tags or func in _UNTAGGED
+    if len(operands) != 2 or operands[0].dtype != operands[1].dtype or not is_of_elements or writes(func):
+        return returned
+    assert isinstance(returned, Tensor), "it has one result"
+    with no_dispatch():
+        one, other = (without_memory(operand, torch.float32) for operand in operands)
+        strides = (one + other).stride()
+    return relaid(returned, strides)
+
+
 def _is_of_several_types(operands: Sequence[Tensor]) -> bool:
     """Whether operands are numbers of several precisions."""
     if any(item.layout is not torch.strided for item in operands):
@@ -68,8 +89,6 @@ def _is_by_places(operands: Sequence[Tensor], results: Sequence[Tensor]) -> bool
         return False
     shape = results[0].shape
     if len(shape) < 2 or any(item.shape != shape for item in results) or not shape.numel():
-        return False
-    if any(map(_has_ties, operands)):
         return False
     several = [item for item in operands if item.dim() > 0]
     if all(item.shape == shape and item.is_contiguous() for item in (*several, *results)):
