@@ -9,11 +9,12 @@ there: its first step brings in what it needs and leaves the rest where it is.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
+from unittest.mock import patch
 from weakref import ref
 
 import torch
@@ -67,12 +68,8 @@ def build(
     if arena.install():
         fix_mmap_threshold(_LEAST_BYTES)
     made = _Made(parse_budget(memory_budget), {CPU: _Room(file)})
-    hook = register_module_parameter_registration_hook(made.registered)
-    try:
-        with _noting_conversions(made):
-            return function()
-    finally:
-        hook.remove()
+    with register_module_parameter_registration_hook(made.registered), _noting_conversions(made):
+        return function()
 
 
 @dataclass
@@ -126,9 +123,8 @@ class _Made:
         self.rooms[home].note(values.untyped_storage(), self.budget_bytes)
 
 
-@contextmanager
-def _noting_conversions(made: _Made) -> Iterator[None]:
-    """Note what modules make anew of their parameters: all that does so goes through `torch.nn.Module._apply`."""
+def _noting_conversions(made: _Made) -> AbstractContextManager[object]:
+    """Return a context that notes what modules make anew of parameters: all that does so goes through `_apply`."""
     converted = nn.Module._apply  # no hook is called for it
 
     def noted(self: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
@@ -140,11 +136,7 @@ def _noting_conversions(made: _Made) -> Iterator[None]:
 
         return converted(self, again, recurse)
 
-    nn.Module._apply = noted
-    try:
-        yield
-    finally:
-        nn.Module._apply = converted
+    return patch.object(nn.Module, "_apply", noted)
 
 
 def _rested(storage: torch.UntypedStorage, file: SpillFile) -> int:

@@ -136,7 +136,7 @@ class FakeMode(FakeTensorMode):
         """Whether there is an answer to a step that asks whether a tensor is zero."""
         return self.may_look_at(tensor) or (self.counters is not None and self.counters.answers(tensor))
 
-    def deciding(self) -> AbstractContextManager[None]:
+    def deciding(self) -> AbstractContextManager[object]:
         """Return a block in which the step asks whether a tensor is zero."""
         return nullcontext() if self.asking is None else self.asking.deciding()
 

@@ -17,7 +17,7 @@ raises an error after a guess, the other answer is taken: only a run knows wheth
 import math
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import product
 from threading import get_ident
@@ -134,14 +134,9 @@ class Guessing:
         is_one = tensor.numel() == 1 and not is_functorch_wrapped_tensor(tensor)
         return is_one and self.may_guess() and not self._is_looking
 
-    @contextmanager
-    def looking(self) -> Iterator[None]:
-        """While the block runs, torch looks at a tensor by ways that lead here again: there an answer is found."""
-        before, self._is_looking = self._is_looking, True
-        try:
-            yield
-        finally:
-            self._is_looking = before
+    def looking(self) -> AbstractContextManager[object]:
+        """Return a context in which torch looks at a tensor by ways that lead here again: there an answer is found."""
+        return patch.object(self, "_is_looking", True)  # noqa: FBT003
 
     def by_tensor(self, found: Tensor) -> bool:
         """Return the answer that is guessed to whether a tensor is true, and check that in each run."""

@@ -20,10 +20,11 @@ with fractions are never told, since nearly every call has others.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from threading import get_ident
 from typing import TypeAlias
+from unittest.mock import patch
 
 import torch
 import torch.utils._pytree as pytree
@@ -194,17 +195,10 @@ class Asking:
             return False
         return self._has_room(_needed(source.call) if isinstance(source, Result) else (), 2 * tensor.nbytes)
 
-    @contextmanager
-    def deciding(self) -> Iterator[None]:
-        """While the block runs, what is looked at is whether a tensor is zero; other threads do so beside the step."""
-        if get_ident() != self._thread:
-            yield
-            return
-        self._is_deciding = True
-        try:
-            yield
-        finally:
-            self._is_deciding = False
+    def deciding(self) -> AbstractContextManager[object]:
+        """Return a context in which it is asked whether a tensor is zero; other threads do so beside the step."""
+        is_own = get_ident() == self._thread
+        return patch.object(self, "_is_deciding", True) if is_own else nullcontext()  # noqa: FBT003
 
     def followed(self, called: Invoked, run: Callable[[], object]) -> object:
         """Return what `run` returns, the fake result of a call; the answer where it looks at the batch."""

@@ -11,7 +11,7 @@ gradients are has ended: each is given a hook that notes it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -79,13 +79,11 @@ class Sums:
         return node is not None and node is self._ended and not torch.is_grad_enabled()
 
     def _run(self, outputs: Sequence[Tensor | GradientEdge], *args: Any, **kwargs: Any) -> Any:
-        handles = [self._noted(node) for node in inner_nodes(outputs)]
-        try:
+        with ExitStack() as stack:
+            for node in inner_nodes(outputs):
+                stack.enter_context(self._noted(node))
+            stack.callback(setattr, self, "_ended", None)
             return self._runs(outputs, *args, **kwargs)
-        finally:
-            self._ended = None
-            for handle in handles:
-                handle.remove()
 
     def _noted(self, node: Node) -> RemovableHandle:
         def ended(*_gradients: object) -> None:

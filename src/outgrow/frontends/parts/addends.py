@@ -6,6 +6,7 @@ returned its own sum would change the brackets: `outside + (first + second)` for
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import partial
 
 import torch
@@ -29,12 +30,10 @@ def addends(
     """
     seen: list[list[Tensor]] = [[] for _ in leaves]
     numbers = {leaf.node: number for number, leaf in enumerate(leaves)}
-    handles = [node.register_hook(hook) for node, hook in _hooks(results, numbers, seen)]
-    try:
+    with ExitStack() as stack:
+        for node, hook in _hooks(results, numbers, seen):
+            stack.enter_context(node.register_hook(hook))
         sums = torch.autograd.grad(results, leaves, arriving, allow_unused=True)
-    finally:
-        for handle in handles:
-            handle.remove()
     direct = {get_gradient_edge(result).node for result in results}
     return [
         [] if total is None else found if 1 < len(found) <= _MOST and leaf.node not in direct else [total]

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from threading import RLock
 from typing import TypeAlias
+from unittest.mock import patch
 
 import sympy
 import torch
@@ -30,6 +31,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.optim import LBFGS, SparseAdam
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.fake.counters import Counted, Counters
@@ -402,16 +404,9 @@ def _taken_from(module: fx.GraphModule, count: int) -> Sequence[object]:
     return found
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep torch from logging errors that are raised and reported anyway."""
-    logger = logging.getLogger(fake_tensor.__name__)
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
+def _quiet() -> AbstractContextManager[object]:
+    """Return a context in which torch does not log errors that are raised and reported anyway."""
+    return patch.object(logging.getLogger(fake_tensor.__name__), "disabled", True)  # noqa: FBT003
 
 
 def _check_traceable(training: Training) -> None:
@@ -445,9 +440,8 @@ def _distinct(before: Mapping[StateSlot, Tensor]) -> dict[Slot, Tensor]:
     return dict(first.values())
 
 
-@contextmanager
-def _gradients_noted(training: Training, run: Noticed) -> Iterator[None]:
-    """Note what hangs in `p.grad` whenever an optimizer makes its step; refuse one that was not named."""
+def _gradients_noted(training: Training, run: Noticed) -> RemovableHandle:
+    """Return a context that notes what hangs in `p.grad` where an optimizer makes its step, which has to be named."""
 
     def note(optimizer: Optimizer) -> None:
         if optimizer not in training.optimizers:
@@ -458,8 +452,7 @@ def _gradients_noted(training: Training, run: Noticed) -> Iterator[None]:
         parameters = (p for group in optimizer.param_groups for p in group["params"])
         run.gradients += [p.grad for p in parameters if p.grad is not None]
 
-    with before_optimizers(note):
-        yield
+    return before_optimizers(note)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 from torch.utils import checkpoint
+from torch.utils.hooks import RemovableHandle
 
 from outgrow.frontends.user.functions import has_value
 
@@ -43,14 +44,9 @@ class _Passing:
             self.hook(optimizer)
 
 
-@contextmanager
-def before_optimizers(hook: Callable[[Optimizer], None]) -> Iterator[None]:
-    """Within this context, call a hook of a capture before each step of any optimizer, in this thread."""
-    handle = register_optimizer_step_pre_hook(_Passing(hook))
-    try:
-        yield
-    finally:
-        handle.remove()
+def before_optimizers(hook: Callable[[Optimizer], None]) -> RemovableHandle:
+    """Return a context within which a hook of a capture is called before each step of any optimizer, in this thread."""
+    return register_optimizer_step_pre_hook(_Passing(hook))
 
 
 def of_all() -> tuple[tuple[int, ...], ...]:

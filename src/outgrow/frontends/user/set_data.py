@@ -8,8 +8,7 @@ The other one has to be made by the step, with the same shape, strides and type,
 began, which is given back. Gradients that were there before are not set, since they stay to the end of the step.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -99,14 +98,10 @@ class SetData:
         first = {key: before for key, (_, before) in self._before.items()}
         return place(tensor) not in {place(first.get(id(item), item)) for item in self._given()}
 
-    @contextmanager
-    def undone(self) -> Iterator[None]:
-        """Give the twins at the end the memory that they had."""
-        try:
-            yield
-        finally:
-            for there, before in self._before.values():
-                DATA.__set__(there, before)
+    def undo(self) -> None:
+        """Give the twins the memory that they had."""
+        for there, before in self._before.values():
+            DATA.__set__(there, before)
 
 
 def _form(tensor: Tensor) -> Geometry:

@@ -101,7 +101,7 @@ def nothing_unseen(
             read = reading(name, getattr(Tensor, name))
             stack.enter_context(patch.object(Tensor, name, read))
         stack.enter_context(patch.object(Tensor, "tolist", in_own_thread(_of_few(Tensor.tolist), Tensor.tolist)))
-        stack.enter_context(data.undone())
+        stack.callback(data.undo)
         setter = in_own_thread(set_content, DATA.__set__)
         stack.enter_context(patch.object(Tensor, "data", property(DATA.__get__, setter)))
         for (owner, name), message in _REFUSED.items():
