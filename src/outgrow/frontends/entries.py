@@ -25,7 +25,6 @@ from outgrow.frontends.tracing.captured import Captured, Given
 from outgrow.frontends.tracing.signature import Signature, signature
 from outgrow.frontends.user.attributes import Left, withheld
 from outgrow.frontends.user.counts import Count
-from outgrow.frontends.user.locations import Location
 from outgrow.frontends.user.outside import Filled
 from outgrow.frontends.user.state import Training, held_tensors, local, title
 from outgrow.remarks import remark
@@ -438,7 +437,7 @@ def _changes(entry: Entry | None) -> str | None:
     if entry is None or entry.runnable.runs_as_written:
         return None
     changed = [item for item in entry.captured.changed if isinstance(item, Filled) or type(item.value) is not bool]
-    return next((item.location.name for item in changed if isinstance(item.location, Location)), None)
+    return next((item.location.name for item in changed), None)
 
 
 def _own_what_was_loaded(training: Training) -> bool:

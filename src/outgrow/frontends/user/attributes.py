@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch.utils._pytree as pytree
 from torch import SymBool, SymFloat, SymInt, Tensor
@@ -28,7 +28,7 @@ from torch.optim import Optimizer
 from torch.types import py_sym_types
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.user.changes import Change, Changed, Filled, Way, inner
+from outgrow.frontends.user.changes import Change, Changed, Filled, inner
 from outgrow.frontends.user.configuration import is_opaque, is_settled
 from outgrow.frontends.user.filling import (
     Array,
@@ -48,6 +48,8 @@ from outgrow.remarks import remark
 _OF_MODULES = ("_parameters", "_buffers")
 _OF_OPTIMIZERS = ("state", "param_groups")
 """Attributes that are a module's tables of tensors, or an optimizer's."""
+_Contained: TypeAlias = tuple[Location, Container | Array, Container | Array]
+"""Where a container is, itself, and a copy."""
 _NUMBERS: dict[type, type] = {SymInt: int, SymFloat: float, SymBool: bool}
 _ONCE = (
     "The step changes {0}.{2}. outgrow does not look into a {1}, so this happens once, when the step is captured. Keep "
@@ -167,7 +169,7 @@ class Attributes:
 
     owners: tuple[object, ...]
     before: tuple[dict[str, object], ...]
-    containers: tuple[tuple[Way, Container | Array, Container | Array], ...]
+    containers: tuple[_Contained, ...]
     known: frozenset[int]
     opaque: tuple[tuple[str, object, dict[str, object]], ...]
 
@@ -176,11 +178,11 @@ class Attributes:
         """Note what is there."""
         each = tuple({id(owner): owner for owner in owners}.values())
         before = tuple(dict(vars(owner)) for owner in each)
-        found: dict[int, tuple[Way, Container | Array, Container | Array]] = {}
+        found: dict[int, _Contained] = {}
         for owner, copy in zip(each, before, strict=True):
             for name, value in copy.items():
                 if name not in _held_elsewhere(owner):
-                    _find_containers(Way(owner, (name,)), value, found)
+                    _find_containers(_attribute(owner, name), value, found)
         known = frozenset(id(leaf) for copy in before for leaf in _leaves(copy) if isinstance(leaf, FakeTensor))
         named = ((f"{type(owner).__name__}.{name}", value) for owner in each for name, value in vars(owner).items())
         inside = ((name, value) for name, value in named if is_opaque(value) and hasattr(value, "__dict__"))
@@ -198,10 +200,10 @@ class Attributes:
     def settled(self) -> tuple[Change, ...]:
         """Return what has changed and has content."""
         found: list[Change] = []
-        for way, container, copy in reversed(self.containers):  # those inside first, by the ways as they were
+        for location, container, copy in reversed(self.containers):  # those inside first, where they were
             known = {id(item) for item in entries(copy)}
             if differ(container, copy) and all(id(item) in known or self._is_full(item) for item in entries(container)):
-                found.append(Filled(way, copy, container.copy()))
+                found.append(Filled(location, copy, container.copy()))
         for owner, copy in zip(self.owners, self.before, strict=True):
             elsewhere = _held_elsewhere(owner)
             there = {name: value for name, value in vars(owner).items() if name not in elsewhere}
@@ -369,17 +371,16 @@ def _all_refusing(there: Container, refusing: _Refusing, left: Left) -> Containe
     return found
 
 
-def _find_containers(
-    way: Way, value: object, found: dict[int, tuple[Way, Container | Array, Container | Array]]
-) -> None:
-    """Find the containers, arrays and attributes of configurations in a value, each once, the way to each, a copy."""
+def _find_containers(location: Location, value: object, found: dict[int, _Contained]) -> None:
+    """Find the containers, arrays and attributes of configurations in a value, each once, where it is, and a copy."""
     there = inner(value)
     if not is_filled(there) or id(there) in found:
         return
-    found[id(there)] = (way, there, there.copy())
+    location = location if there is value else location.below(("__dict__",))
+    found[id(there)] = (location, there, there.copy())
     items = there.items() if isinstance(there, dict) else enumerate(entries(there))
     for key, item in items:
-        _find_containers(Way(way.held, (*way.keys, key)), item, found)
+        _find_containers(location.below((key,)), item, found)
 
 
 def _attribute(owner: object, name: str) -> Location:

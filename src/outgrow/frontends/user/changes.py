@@ -3,36 +3,12 @@
 Something else is put at a location, or a container that is there gets other contents.
 """
 
-from collections import deque
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from outgrow.frontends.user.configuration import is_configuration, is_same, is_sampled
 from outgrow.frontends.user.filling import Array, Container, change, has_still
 from outgrow.frontends.user.locations import Location
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Way:
-    """The location of a container that hangs in attributes of what is `held`: a name, then keys and places.
-
-    The user may put another container there, so it is found anew each time.
-    """
-
-    held: object
-    keys: tuple[object, ...]
-
-    @property
-    def key(self) -> tuple[int, tuple[object, ...]]:
-        """What is the same for two of the same way."""
-        return id(self.held), self.keys
-
-    def read(self) -> object:
-        """Return what is there now, of a configuration its attributes; None if nothing is."""
-        found: object = vars(self.held)
-        for key in self.keys:
-            found = inner(_entry(found, key))
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +25,12 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """A container, or an array, to which a step has given other contents: a copy from before, and one of these."""
+    """A container, or an array, to which a step has given other contents: a copy from before, and one of these.
 
-    location: Location | Way
+    The user may put another container there, so it is found anew each time.
+    """
+
+    location: Location
     before: Container | Array
     value: Container | Array
 
@@ -78,14 +57,3 @@ Change: TypeAlias = Changed | Filled
 def inner(value: object) -> object:
     """Return the attributes of a configuration, and anything else itself."""
     return vars(value) if is_configuration(value) else value
-
-
-def _entry(container: object, key: Any) -> object:
-    """Return an entry of a container by its key or place; None if there is none. What is in a set has none."""
-    match container:
-        case dict():
-            return container.get(key)
-        case list() | deque():
-            return container[key] if key < len(container) else None
-        case _:
-            return None

@@ -5,7 +5,7 @@ but no code of the user's runs for it: a property is no value. Modules and class
 """
 
 import sys
-from collections import ChainMap, UserDict
+from collections import ChainMap, UserDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, partial
@@ -28,13 +28,13 @@ Root: TypeAlias = dict[str, Any] | CellType
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Location:
-    """Where a value is: in a variable of a table, or in the cell of a closure, or below, by attributes and keys.
+    """Where a value is: in a variable of a table, or in the cell of a closure, or below: by attributes, keys, places.
 
     A value that is `held` is in no variable of the program; its table is made for it.
     """
 
     root: Root
-    path: tuple[str, ...]
+    path: tuple[Any, ...]
     held: object = None
 
     @staticmethod
@@ -45,14 +45,14 @@ class Location:
     @property
     def name(self) -> str:
         """What to call it."""
-        return ".".join(self.path)
+        return ".".join(map(str, self.path))
 
     @property
-    def key(self) -> tuple[int, tuple[str, ...]]:
+    def key(self) -> tuple[int, tuple[Any, ...]]:
         """What is the same for two of the same location, also where each holds the value in a variable of its own."""
         return id(self.root if self.held is None else self.held), self.path
 
-    def below(self, names: tuple[str, ...]) -> "Location":
+    def below(self, names: tuple[Any, ...]) -> "Location":
         """Return the location of something that is read of what is here."""
         return Location(self.root, (*self.path, *names), self.held)
 
@@ -126,7 +126,7 @@ class Location:
         return self.root.get(self.path[0], MISSING)
 
 
-def of_class(owner: object, name: str) -> Iterator[object]:
+def of_class(owner: object, name: Any) -> Iterator[object]:
     """Yield what the classes of an object, or of a class, have under a name, those of the user's, the nearest first."""
     for kind in owner.__mro__ if isinstance(owner, type) else type(owner).__mro__:
         if is_of_the_user(kind) and name in vars(kind):
@@ -172,8 +172,10 @@ def _table(value: object) -> dict[str, Any] | None:
     return dict(vars(value)) if isinstance(value, type) else vars(value)
 
 
-def _own_part(value: object, name: str) -> object:
+def _own_part(value: object, name: Any) -> object:
     """Return an entry or an attribute that a value has of its own."""
+    if isinstance(value, list | deque) and type(name) is int:
+        return value[name] if name < len(value) else MISSING
     if isinstance(value, type):
         return vars(value).get(name, MISSING) if is_of_the_user(value) else MISSING
     table = _table(value)
@@ -188,7 +190,7 @@ def _own_part(value: object, name: str) -> object:
     return _in_slot(value, name) if _is_slot(value, name) else MISSING
 
 
-def _part(value: object, name: str) -> object:
+def _part(value: object, name: Any) -> object:
     """Return an entry or an attribute of a value."""
     own = _own_part(value, name)
     if own is not MISSING or isinstance(value, dict) or _is_slot(value, name):
@@ -196,11 +198,11 @@ def _part(value: object, name: str) -> object:
     return next(of_class(value, name), MISSING)
 
 
-def _is_slot(value: object, name: str) -> bool:
+def _is_slot(value: object, name: Any) -> bool:
     return not isinstance(value, type) and isinstance(next(of_class(value, name), None), MemberDescriptorType)
 
 
-def _in_slot(value: object, name: str) -> object:
+def _in_slot(value: object, name: Any) -> object:
     try:
         return object.__getattribute__(value, name)
     except AttributeError:
