@@ -28,6 +28,7 @@ from outgrow.frontends.user.state import (
     OutsideSlot,
     Training,
     entries_of,
+    group_entries,
     parameters,
     title,
 )
@@ -86,10 +87,8 @@ class Numbers:
 def numbers_of(training: Training) -> dict[NumberSlot, object]:
     """Return every number, or symbol, in the state of a parameter, and every whole one in a parameter group."""
     slots = {id(parameter): slot for slot, parameter in parameters(training).items()}
-    found: dict[NumberSlot, object] = {}
+    found: dict[NumberSlot, object] = {slot: item for slot, item in group_entries(training) if is_whole(item)}
     for index, optimizer in enumerate(training.optimizers):
-        for at, group in enumerate(optimizer.param_groups):
-            found |= {GroupSlot(index, at, key): item for key, item in group.items() if is_whole(item)}
         for parameter, entries in optimizer.state.items():
             if id(parameter) in slots:
                 numbers = [(key, item) for key, item in entries_of(entries).items() if is_number(item)]
@@ -129,14 +128,11 @@ def plain_state(training: Training) -> dict[str, object]:
             told = value if type(value) in NUMBERS else id(value)
             found[f"{name!r} of parameter {slot.name!r} of model {slot.model}"] = told
     known = frozenset(map(id, owned.values()))
+    for slot, value in group_entries(training):
+        if not isinstance(value, Tensor) and not is_whole(value):
+            found[title(slot)] = [*value] if type(value) is list else value
     for index, optimizer in enumerate(training.optimizers):
-        for at, group in enumerate(optimizer.param_groups):
-            for key, value in group.items():
-                if key != "params" and not isinstance(value, Tensor) and not is_whole(value):
-                    copy = list(value) if type(value) is list else value
-                    found[f"param_groups[{at}][{key!r}] of optimizer {index}"] = copy
         found |= {f"{what} of optimizer {index}": value for what, value in _plain_entries(optimizer, known)}
-    for index, optimizer in enumerate(training.optimizers):
         groups = tuple([tuple(map(id, group["params"])) for group in optimizer.param_groups])
         found[f"which parameters are in param_groups of optimizer {index}"] = groups
     return found

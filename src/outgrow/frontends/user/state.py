@@ -9,7 +9,7 @@ there.
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any, TypeAlias, TypeGuard
 
@@ -289,15 +289,19 @@ def hyper_parameters(training: Training) -> dict[GroupSlot, float]:
     Infinity and what is no number are constants of a capture: a symbol for one would not be equal to it.
     """
     found: dict[GroupSlot, float] = {}
+    for slot, value in group_entries(training):
+        if _is_finite(value):
+            found[slot] = float(value)  # NumPy's are floats, too
+        elif isinstance(value, (tuple, list)):
+            found |= {replace(slot, element=at): float(item) for at, item in enumerate(value) if _is_finite(item)}
+    return found
+
+
+def group_entries(training: Training) -> Iterator[tuple[GroupSlot, object]]:
+    """Yield what parameter groups have beside their parameters, by slot."""
     for index, optimizer in enumerate(training.optimizers):
         for at, group in enumerate(optimizer.param_groups):
-            for key, value in group.items():
-                if _is_finite(value):
-                    found[GroupSlot(index, at, key)] = float(value)  # NumPy's are floats, too
-                elif isinstance(value, (tuple, list)) and key != "params":
-                    floats = ((i, item) for i, item in enumerate(value) if _is_finite(item))
-                    found |= {GroupSlot(index, at, key, i): float(item) for i, item in floats}
-    return found
+            yield from ((GroupSlot(index, at, key), item) for key, item in group.items() if key != "params")
 
 
 def _is_finite(value: object) -> TypeGuard[float]:
