@@ -35,12 +35,7 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     >>> contiguous_strides((2, 3, 4))
     (12, 4, 1)
     """
-    strides: list[int] = []
-    stride = 1
-    for size in reversed(shape):
-        strides.append(stride)
-        stride *= max(size, 1)
-    return tuple(reversed(strides))
+    return dense_strides(shape, range(len(shape)))
 
 
 def order_of(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
@@ -61,7 +56,7 @@ def dense_strides(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]
     strides, stride = [0] * len(shape), 1
     for dimension in reversed(order):
         strides[dimension] = stride
-        stride *= shape[dimension]
+        stride *= max(shape[dimension], 1)
     return tuple(strides)
 
 

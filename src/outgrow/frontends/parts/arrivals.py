@@ -21,6 +21,7 @@ from outgrow.frontends.parts.casting import NO_CASTING, Casting
 from outgrow.frontends.parts.joint import hole_of
 from outgrow.frontends.user.devices import device_of, generators_of
 from outgrow.ir.graph import Graph, Op
+from outgrow.ir.layout import dense_strides
 
 Strides: TypeAlias = tuple[int, ...]
 _MOST_COPIED_BYTES = 16 << 20
@@ -144,19 +145,11 @@ class Foretold:
         ((1, 5), None, (0, 0))
         """
         pairs = zip(self.orders, shapes, strict=True)
-        return tuple(None if order is None else _dense(order, shape) for order, shape in pairs)
+        return tuple(None if order is None else dense_strides(shape, order) for order, shape in pairs)
 
 
 def _order(strides: Strides) -> tuple[int, ...]:
     return tuple(sorted((at for at, stride in enumerate(strides) if stride), key=lambda at: -strides[at]))
-
-
-def _dense(order: Sequence[int], shape: Sequence[int]) -> Strides:
-    reach, strides = 1, [0 for _ in shape]
-    for at in reversed(order):
-        strides[at] = reach
-        reach *= max(1, shape[at])
-    return tuple(strides)
 
 
 def telling(shape: Sequence[int], strides: Sequence[int]) -> Strides:
