@@ -201,14 +201,13 @@ class Step(Generic[P, R]):
             self._workers.go()
         observe = self._platform.observes and not runs.observed
         run = calls.made_ready(feed, spill, memory, capacity, observe=observe)
-        completed = False
         try:
             outcome = calls.carried_out(feed, calls.repeating(feed, run, runs.noted))
             calls.put_results(feed, outcome)
-            completed = True
-        finally:
-            if not completed and run.progress.updating:
+        except BaseException:
+            if run.progress.updating:
                 self._whole.tear()
+            raise
         returned = calls.settle(feed, outcome)
         self.process_bytes = outcome.high_water_bytes - self._baseline_bytes
         self._recording = outcome.recording

@@ -159,7 +159,8 @@ class Entries:
         exceeding = (other.runs for other in self._by_signature.get(key, ()) if other.runs.function.has_exceeded)
         runs = next(exceeding, Runs()).alike()
         captured = self._capturing.captured(arguments, self._counted, told)
-        left, counts = self._left_with(captured), self._counts_with(captured)
+        left = self._overwritten | {item.key: item.merged(self._overwritten) for item in captured.overwritten}
+        counts = self._counts | {count.location.key: count for count in captured.counts if count.is_signed}
         if captured.overwritten or captured.counts:
             key = self._signature(arguments, left, counts)  # now: planning lets gradients go, which are part of it
         while (runnable := self._planned(captured, leaves, runs)) is None:
@@ -215,14 +216,6 @@ class Entries:
         with withheld(left.values()):
             training, given = self._training, (arguments.args, arguments.kwargs)
             return signature(self._capturing.step, training.models, training.optimizers, *given, counts.values())
-
-    def _left_with(self, captured: Captured) -> dict[tuple[int, str], Left]:
-        """What captured steps overwrite in attributes, once there is one more."""
-        return self._overwritten | {item.key: item.merged(self._overwritten) for item in captured.overwritten}
-
-    def _counts_with(self, captured: Captured) -> dict[Hashable, Count]:
-        """What they count in attributes then."""
-        return self._counts | {count.location.key: count for count in captured.counts if count.is_signed}
 
     @property
     def _counted(self) -> Collection[Count]:

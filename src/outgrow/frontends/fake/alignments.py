@@ -48,10 +48,6 @@ def _without_contents(log_probs: Tensor, targets: Tensor, *_: object) -> tuple[T
     return log_probs.new_empty(batch), log_probs.new_empty((batch, times, 2 * targets.shape[-1] + 1))
 
 
-def _gradient_without_contents(_gradient: Tensor, log_probs: Tensor, *_: object) -> Tensor:
-    return torch.empty_like(log_probs, memory_format=torch.contiguous_format)
-
-
 _LIBRARY.define(
     "aligned(Tensor log_probs, Tensor targets, Tensor inputs, Tensor lengths, int blank=0, bool zero_infinity=False)"
     " -> (Tensor, Tensor)"
@@ -63,7 +59,7 @@ _LIBRARY.define(
     "Tensor room, int blank, bool zero_infinity=False) -> Tensor"
 )
 _LIBRARY.impl("aligned_gradient", _aligned_gradient, "CompositeExplicitAutograd")
-_LIBRARY.impl("aligned_gradient", _gradient_without_contents, "Meta")
+_LIBRARY.impl("aligned_gradient", lambda _, log_probs, *__: log_probs.new_empty(log_probs.shape), "Meta")
 
 
 def ctc_loss(log_probs: Tensor, targets: Tensor, inputs: object, lengths: object, *options: Any) -> Tensor:

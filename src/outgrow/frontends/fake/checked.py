@@ -56,10 +56,6 @@ def _sample(names: Mapping[str, Any]) -> _Told:
     return _out_of_range(names, "value argument", f"be within the support ({_called(names['support'])})")
 
 
-def _chance(names: Mapping[str, Any]) -> _Told:
-    return _out_of_range(names, "parameter probs", "be positive")
-
-
 def _out_of_range(names: Mapping[str, Any], what: str, to: str) -> _Told:
     value, of = names["value"], f"of distribution {type(names['self']).__name__}"
     text = f"Expected {what} (Tensor of shape {tuple(value.shape)}) {of} to {to}, but found invalid values"
@@ -81,16 +77,13 @@ def _norm(names: Mapping[str, Any]) -> _Told:
     return _Told(well=False, error="RuntimeError", text=text)
 
 
-def _variance(_names: Mapping[str, Any]) -> _Told:
-    return _Told(well=False, error="ValueError", text="var has negative entry/entries")
-
-
+_NEGATIVE = "var has negative entry/entries"
 _CHECKS: Mapping[CodeType, Callable[[Mapping[str, Any]], _Told]] = {
     Distribution.__init__.__code__: _parameter,
     Distribution._validate_sample.__code__: _sample,
-    Geometric.__init__.__code__: _chance,
+    Geometric.__init__.__code__: lambda names: _out_of_range(names, "parameter probs", "be positive"),
     unwrap(clip_grad._get_total_norm).__code__: _norm,
-    unwrap(F.gaussian_nll_loss).__code__: _variance,
+    unwrap(F.gaussian_nll_loss).__code__: lambda _: _Told(well=False, error="ValueError", text=_NEGATIVE),
 }
 """What code that checks is told to say, by the values of its names."""
 _VERDICTS = (type(positive_definite).check.__code__, type(positive_semidefinite).check.__code__)

@@ -19,7 +19,7 @@ one place, which may be slower.
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -266,8 +266,6 @@ def _filled(storage: torch.UntypedStorage, geometry: Geometry) -> torch.Tensor:
     return tensor
 
 
-@contextmanager
-def _generators_kept(device: torch.device) -> Iterator[None]:
-    """Leave the generators as they were: ops that draw are tried too."""
-    with torch.random.fork_rng(devices=[device.index] if device.type == "cuda" else []):
-        yield
+def _generators_kept(device: torch.device) -> AbstractContextManager[None]:
+    """Return a context that leaves the generators as they were: ops that draw are tried too."""
+    return torch.random.fork_rng(devices=[device.index] if device.type == "cuda" else [])
