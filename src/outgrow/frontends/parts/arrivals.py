@@ -71,35 +71,24 @@ class Beginning:
     @contextmanager
     def put_into(self, args: Sequence[object]) -> Iterator[None]:
         """Let what the run writes hold what it held at the beginning; behind the block, what it holds now."""
-        pairs = zip(self.inputs, args, strict=True)
-        written = [
-            (arg.data, old)
-            for old, arg in pairs
-            if isinstance(old, Tensor) and isinstance(arg, Tensor) and old is not arg
-        ]
-        now = [content.clone() for content, _ in written]
-        try:
-            for content, old in written:
-                content.copy_(old)
+        with ExitStack() as stack:
+            for old, arg in zip(self.inputs, args, strict=True):
+                if isinstance(old, Tensor) and isinstance(arg, Tensor) and old is not arg:
+                    content = arg.data
+                    stack.callback(content.copy_, content.clone())
+                    content.copy_(old)
             yield
-        finally:
-            for (content, _), present in zip(written, now, strict=True):
-                content.copy_(present)
 
     @contextmanager
     def again(self) -> Iterator[None]:
         """Be where the run began: with its random numbers, autocast, and gradients enabled."""
-        now = [(generator, generator.get_state()) for generator, _ in self.generators]
         with ExitStack() as stack:
             stack.enter_context(torch.enable_grad())
             stack.enter_context(self.casting.again())
             for generator, state in self.generators:
+                stack.callback(generator.set_state, generator.get_state())
                 generator.set_state(state)
-            try:
-                yield
-            finally:
-                for generator, state in now:
-                    generator.set_state(state)
+            yield
 
 
 def arrival_of(gradients: Sequence[Tensor | None]) -> Arrival:

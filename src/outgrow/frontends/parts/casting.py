@@ -32,11 +32,9 @@ class Casting:
         types = dict(self.types)
         with ExitStack() as stack:
             for kind in _KINDS:
-                if kind in types or torch.is_autocast_enabled(kind):
-                    is_on = kind in types
-                    stack.enter_context(
-                        torch.autocast(kind, dtype=types.get(kind), enabled=is_on, cache_enabled=self.keeps)
-                    )
+                if (is_on := kind in types) or torch.is_autocast_enabled(kind):
+                    how = {"enabled": is_on, "cache_enabled": self.keeps}
+                    stack.enter_context(torch.autocast(kind, types.get(kind), **how))
             yield
 
 
