@@ -25,7 +25,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from outgrow.frontends.fake.arguments import Invoked, leaves_of, tensors_of, writes, writes_in_silence
 from outgrow.frontends.fake.literals import Literals
 from outgrow.frontends.fake.questions import Looks
-from outgrow.frontends.user.guards import symbol, whole_symbol
+from outgrow.frontends.user.guards import symbol
 from outgrow.frontends.user.sharing import place
 from outgrow.frontends.user.state import BufferSlot, OptimizerSlot, Slot
 
@@ -36,7 +36,7 @@ _LARGEST_FLOAT = 1 << 53
 """Up to here they are exact in a Python float."""
 _LOOK = aten._local_scalar_dense.default
 _ADD = (aten.add_.Tensor, aten.add_.Scalar, aten._foreach_add_.Scalar, aten._foreach_add_.Tensor)
-Comparison: TypeAlias = Callable[[torch.SymFloat | float, float], object]
+Comparison: TypeAlias = Callable[[torch.SymInt | torch.SymFloat | float, float], object]
 _COMPARED: Mapping[object, Comparison] = {
     aten.eq.Scalar: operator.eq,
     aten.ne.Scalar: operator.ne,
@@ -149,11 +149,11 @@ class Counters:
             return self._answer(operator.ne, held, 0.0)
         if held.dtype.is_floating_point:
             return self._symbol(held)
-        found = whole_symbol(self._shape_env, f"counter_{len(self.seen)}", int(held.number))
+        found = symbol(self._shape_env, f"counter_{len(self.seen)}", int(held.number))
         self.seen[found.node.expr] = (held.counter, held.number)
         return int(found) if self._looks.next_is_told() else found
 
-    def _symbol(self, held: _Held) -> torch.SymFloat | float:
+    def _symbol(self, held: _Held) -> torch.SymInt | torch.SymFloat | float:
         """Return a symbol for a counter; for one that is not finite the number, since no symbol is equal to that."""
         found = symbol(self._shape_env, f"counter_{len(self.seen)}", float(held.number))
         self.seen[found.node.expr] = (held.counter, held.number)

@@ -56,7 +56,7 @@ from outgrow.frontends.user.devices import check_devices
 from outgrow.frontends.user.drawn import living_generators, nothing_drawn
 from outgrow.frontends.user.escapes import taken_out_on_failure
 from outgrow.frontends.user.gathered import Gathering, GatheringSlot, GoingOn, ListSlot
-from outgrow.frontends.user.guards import Symbols, number_symbol
+from outgrow.frontends.user.guards import Symbols, symbol
 from outgrow.frontends.user.helpers import helpers_noted
 from outgrow.frontends.user.hooks import before_optimizers
 from outgrow.frontends.user.outside import Outside
@@ -268,7 +268,7 @@ def _trace(
         mode.counters = counters = Counters(mode.shape_env, literals, looks, fakes.originals, tensors)
         mode.asking = asking = Asking(leaves, fakes.batch, fakes.buffers, literals, looks)
         mode.guessing = guessing.begun(partial(_hanging, before, training))
-        symbols = [number_symbol(mode.shape_env, f"hyper_{at}", value) for at, value in enumerate(hyper.values())]
+        symbols = [symbol(mode.shape_env, f"hyper_{at}", value) for at, value in enumerate(hyper.values())]
         expressions = tuple(item.node.expr for item in symbols)  # Now: a guard may turn one into a number.
         run = Noticed()
 

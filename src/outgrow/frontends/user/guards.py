@@ -15,7 +15,6 @@ from typing import TypeVar
 import sympy
 import torch
 from torch._dynamo.source import ConstantSource
-from torch._guards import Source
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._sympy.printers import PythonPrinter
 
@@ -56,7 +55,7 @@ class Symbols(ShapeEnv):
         super().__init__(allow_dynamic_output_shape_ops=False)
         self._not_negative: dict[sympy.Expr, None] = {}
 
-    def assume_not_negative(self, number: torch.SymFloat) -> None:
+    def assume_not_negative(self, number: torch.SymFloat | torch.SymInt) -> None:
         """Assume of a number, which is known not to be negative now, that it is not in later calls."""
         self._not_negative.setdefault(number.node.expr)
 
@@ -65,29 +64,17 @@ class Symbols(ShapeEnv):
         return [*(guard.expr for guard in self.guards), *(sympy.Ge(n, 0, evaluate=False) for n in self._not_negative)]
 
 
-def symbol(shape_env: ShapeEnv, name: str, value: float) -> torch.SymFloat:
-    """Return a symbol for a number that may be another one at the next call; comparisons come out as for `value`."""
+def symbol(shape_env: ShapeEnv, name: str, value: float) -> torch.SymFloat | torch.SymInt:
+    """Return a symbol for a number that may be another one at the next call; comparisons come out as for `value`.
+
+    It is of the type of the number; one for a whole number may be 0 or 1 as well.
+    """
     source = ConstantSource(name)
-    found = shape_env.create_symfloatnode(_made(shape_env, source, value), hint=value, source=source)
-    assert isinstance(found, torch.SymFloat), "an unspecified symbol is no number"
+    made = shape_env.create_unspecified_symbol(value, source=source, dynamic_dim=DimDynamic.DYNAMIC)
+    create = shape_env.create_symintnode if type(value) is int else shape_env.create_symfloatnode
+    found = create(made, hint=value, source=source)
+    assert isinstance(found, torch.SymFloat | torch.SymInt), "an unspecified symbol is no number"
     return found
-
-
-def whole_symbol(shape_env: ShapeEnv, name: str, value: int) -> torch.SymInt:
-    """Return a symbol for a whole number, as `symbol` does; it may be 0 or 1 as well."""
-    source = ConstantSource(name)
-    found = shape_env.create_symintnode(_made(shape_env, source, value), hint=value, source=source)
-    assert isinstance(found, torch.SymInt), "an unspecified symbol is no number"
-    return found
-
-
-def number_symbol(shape_env: ShapeEnv, name: str, value: float) -> torch.SymFloat | torch.SymInt:
-    """Return a symbol of a number's type."""
-    return whole_symbol(shape_env, name, value) if type(value) is int else symbol(shape_env, name, value)
-
-
-def _made(shape_env: ShapeEnv, source: Source, value: float) -> sympy.Expr:
-    return shape_env.create_unspecified_symbol(value, source=source, dynamic_dim=DimDynamic.DYNAMIC)
 
 
 def asked(shape_env: Symbols, seen: Mapping[sympy.Symbol, tuple[T, float]]) -> dict[sympy.Symbol, tuple[T, float]]:

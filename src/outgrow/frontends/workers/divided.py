@@ -23,7 +23,7 @@ from outgrow.frontends.fake.fakes import FakeMode, fake_mode
 from outgrow.frontends.tracing.leaf import Leaf
 from outgrow.frontends.tracing.names import completed, resolve_operator
 from outgrow.frontends.tracing.trace import Traced
-from outgrow.frontends.user.guards import number_symbol
+from outgrow.frontends.user.guards import symbol
 from outgrow.frontends.user.sharing import address
 from outgrow.frontends.user.state import GradientSlot, Slot, StateSlot, local, storage_name
 from outgrow.frontends.workers.dataflow import filled
@@ -59,7 +59,7 @@ def divided(
             for slot, tensor in traced.tensors.items()
         }
         numbers = enumerate(traced.hyper.values())
-        symbols = [number_symbol(mode.shape_env, f"hyper_{at}", value) for at, value in numbers]
+        symbols = [symbol(mode.shape_env, f"hyper_{at}", value) for at, value in numbers]
         wire = Wire(worker, group, twin, 0 if shares.partition.is_tight else MOST_UNDER_WAY)
         run = _Worker(traced, shares, pace, worker, wire)
         found: list[object] = []
