@@ -7,7 +7,8 @@ from threading import Thread
 import pytest
 import torch
 
-from outgrow.errors import DeviceFull
+from outgrow.errors import DeviceFull, InvalidQuantity
+from outgrow.remarks import Remark
 from outgrow.runtime.device import Cuda, given_room
 from tests.runtime.stand_in import StandIn
 
@@ -70,6 +71,31 @@ def test_what_torch_leaves_to_others_is_told(share: float, said: str, monkeypatc
     monkeypatch.setattr(Cuda, "taken_bytes", lambda _self: 1 << 30)
     with pytest.raises(DeviceFull, match=said):
         raise Cuda(torch.device("cuda", 0)).full(3 << 30)
+
+
+def _gpu_with(allocator: str, reserved_bytes: int, monkeypatch: pytest.MonkeyPatch) -> Cuda:
+    """Return a GPU whose allocator has this name and has reserved so much."""
+    counters = {"reserved_bytes": {"all": {"current": reserved_bytes}}}
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.setattr("outgrow.runtime.device.CudaStreams", lambda _device: None)
+    monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: allocator)
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda _device: counters)
+    monkeypatch.setattr(torch, "empty", lambda *_sizes, **_how: torch.zeros(1))
+    return Cuda(torch.device("cuda", 0))
+
+
+def test_an_allocator_that_counts_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It tells no budget how much is taken, and raises where it is asked."""
+    with pytest.raises(InvalidQuantity, match=r"the one in its place \(pluggable\) counts nothing"):
+        _gpu_with("pluggable", 0, monkeypatch).require_counted()
+
+
+def test_memory_that_is_not_counted_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where torch caches nothing it counts nothing; where it does, nothing is said."""
+    with pytest.warns(Remark, match="PYTORCH_NO_CUDA_MEMORY_CACHING"):
+        _gpu_with("native", 0, monkeypatch).require_counted()
+    for allocator in ("native", "cudaMallocAsync"):
+        _gpu_with(allocator, 2 << 20, monkeypatch).require_counted()
 
 
 @pytest.mark.cuda

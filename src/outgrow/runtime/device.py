@@ -10,7 +10,8 @@ from typing import ClassVar, Protocol, TypeVar
 
 import torch
 
-from outgrow.errors import DeviceFull
+from outgrow.errors import DeviceFull, InvalidQuantity
+from outgrow.remarks import remark
 from outgrow.runtime.pages import Pages, cuda_pages, reads_pages
 from outgrow.runtime.pages import taken_bytes as pages_taken_bytes
 from outgrow.runtime.pool import locked_by_cuda
@@ -22,6 +23,12 @@ _BLOCK_BYTES, _SMALL_BYTES, _LARGE_BYTES = 512, 1 << 20, 10 << 20
 _SMALL_SEGMENT_BYTES, _SEGMENT_BYTES = 2 << 20, 20 << 20
 _BUSY_CYCLES = 2_000_000
 """About a millisecond."""
+_COUNTING = ("native", "cudaMallocAsync")
+"""Torch's names of the allocators that tell what they have reserved."""
+_UNCOUNTED = (
+    "Torch's allocator keeps no memory of {} for later (PYTORCH_NO_CUDA_MEMORY_CACHING), and counts none, so tensors "
+    "beside the arena are not held against the budget."
+)
 
 
 class BesideHost(Protocol):
@@ -149,6 +156,17 @@ class Cuda:
         self.torch_device = torch.device("cuda", index)
         self.streams: Streams = CudaStreams(self.torch_device)
 
+    def require_counted(self) -> None:
+        """Raise `InvalidQuantity` where an allocator that does not count has taken the place of torch's."""
+        allocator = torch.cuda.get_allocator_backend()
+        if allocator not in _COUNTING:
+            raise InvalidQuantity(
+                f"A budget of a GPU is kept by what torch's allocator counts, and the one in its place ({allocator}) "
+                "counts nothing. Leave out torch.cuda.memory.change_current_allocator."
+            )
+        if not _counts(self.torch_device):
+            remark(_UNCOUNTED.format(self.torch_device))
+
     @property
     def memory_bytes(self) -> int:
         return torch.cuda.get_device_properties(self.torch_device).total_memory
@@ -247,6 +265,14 @@ class Cuda:
             f"by this process{most}. Nothing has been changed. Lower the memory budget, or end what else uses the "
             "device."
         )
+
+
+def _counts(device: torch.device) -> bool:
+    """Whether torch's allocator counts what it gives. Where it has given nothing yet, it is asked for a byte."""
+    if _counted_bytes(device, "reserved"):
+        return True
+    held = torch.empty(1, dtype=torch.uint8, device=device)
+    return _counted_bytes(held.device, "reserved") > 0
 
 
 def _counted_bytes(device: torch.device, what: str, when: str = "current") -> int:

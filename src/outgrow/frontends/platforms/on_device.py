@@ -81,7 +81,7 @@ _TRIED_AT_ONCE = 2
 def platform_of(settings: Settings, home: torch.device, device: BesideHost | None = None) -> Platform:
     """Return what a step runs on: a device that is given, or the one that is its home.
 
-    Raises `InvalidQuantity` for a budget of something that is not there.
+    Raises `InvalidQuantity` for a budget of something that is not there, or that nobody counts.
     """
     if device is None:
         if home == CPU or not torch.cuda.is_available():
@@ -91,6 +91,7 @@ def platform_of(settings: Settings, home: torch.device, device: BesideHost | Non
                 )
             return OnCpu(settings)
         device = Cuda(home)
+        device.require_counted()
     if settings.disk_bytes is not None and not has_file(settings):
         raise InvalidQuantity(
             "disk_budget is for a model on the CPU, or beside a host_budget (of outgrow.compile) above "
