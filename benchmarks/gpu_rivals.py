@@ -30,7 +30,7 @@ from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.optim import SGD, Optimizer
 
-from outgrow.errors import Infeasible
+from outgrow.errors import DeviceFull, Infeasible
 
 RATIOS = (0.1, 0.3, 0.5, 0.7, 0.9)
 
@@ -39,7 +39,7 @@ def rivalled(ground: Ground, asked: Asked) -> dict[str, Any]:
     """Return the seconds of a rival's step within a budget, or why there are none."""
     try:
         return RIVALS[asked.who](ground, asked)
-    except (torch.OutOfMemoryError, Infeasible) as error:
+    except (torch.OutOfMemoryError, DeviceFull, Infeasible) as error:
         return {"reason": f"does not fit: {str(error).splitlines()[0]}"}
     except ImportError as error:
         return {"reason": f"is not installed: {error}"}

@@ -19,7 +19,7 @@ import gpu_turns
 import pytest
 import torch
 
-from outgrow.errors import Infeasible
+from outgrow.errors import DeviceFull, Infeasible
 
 HEAD = {"command": "", "machine": {}, "versions": {}, "commit": "a"}
 
@@ -230,3 +230,15 @@ def test_turns_are_told_apart_and_name_what_exists() -> None:
             assert turn.who in gpu_rivals.RIVALS
             assert turn.row in known
         known.add(turn.row)
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [torch.OutOfMemoryError("no room"), DeviceFull("no room"), Infeasible("no room", floor_bytes=1, culprit="")],
+)
+def test_a_rival_without_room_does_not_fit(refusal: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever says so; it is not tried again at the next time, as one that failed is."""
+    monkeypatch.setitem(gpu_rivals.RIVALS, "one", Mock(side_effect=refusal))
+    found = gpu_rivals.rivalled(Mock(), gpu_rows.Asked("mlp", {}, 2.0, "one"))
+    assert found == {"reason": "does not fit: no room"}
+    assert found["reason"].startswith(gpu_table.FINAL)
