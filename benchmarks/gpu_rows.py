@@ -27,6 +27,7 @@ from gpu_grounds import Ground, outgrown_on
 from gpu_trainings import TRAININGS, Training, step_of
 from torch import Tensor
 
+from outgrow.analysis.timeline import Lane, Trace
 from outgrow.errors import DeviceFull, Infeasible
 from outgrow.frontends.compile import Step
 from outgrow.frontends.platforms.on_device import OnDevice
@@ -114,17 +115,22 @@ def on(device: torch.device, batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 def bits(training: Training) -> dict[str, str]:
     """Return hashes of every bit of parameters, buffers and optimizer state, by name."""
-    model, optimizer = training.model, training.optimizer
-    held = dict(model.named_parameters()) | dict(model.named_buffers())
-    for name, parameter in model.named_parameters():
-        state = optimizer.state[parameter].items()
-        held |= {f"{key} of {name}": value for key, value in state if isinstance(value, Tensor)}
+    found = dict(held(training))
 
     def of_one(tensor: Tensor) -> str:
         return sha256(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data).hexdigest()
 
     with ThreadPoolExecutor() as pool:
-        return dict(zip(held, pool.map(of_one, held.values()), strict=True))
+        return dict(zip(found, pool.map(of_one, found.values()), strict=True))
+
+
+def held(training: Training) -> Iterator[tuple[str, Tensor]]:
+    """Yield parameters, buffers and optimizer state, by name."""
+    yield from training.model.named_parameters()
+    yield from training.model.named_buffers()
+    for name, parameter in training.model.named_parameters():
+        state = training.optimizer.state[parameter].items()
+        yield from ((f"{key} of {name}", value) for key, value in state if isinstance(value, Tensor))
 
 
 class Phases:
@@ -224,6 +230,7 @@ def _in_core(ground: Ground, asked: Asked) -> dict[str, Any]:
         "losses": [float.fromhex(loss) for loss in taken.losses],
         "in_core_losses": taken.losses,
         "in_core_bits": bits(training),
+        "state_bytes": sum(tensor.nbytes for _, tensor in held(training)),
     }
     found["default_in_core_seconds"] = _by_default(ground, training, step, batch)
     return {**found, "in_core_peak_bytes": ground.in_core_bytes(training, taken.tensor_bytes)}
@@ -253,7 +260,7 @@ def within(ground: Ground, asked: Asked, budget_bytes: int, *, is_limited: bool)
     with closing(outgrown_on(ground, training, budget_bytes, progress=phases)) as step:
         taken = take(ground, step, on(ground.device, training.batch), PLANNING + TIMED)
         summary = json.loads(step.plan.to_json())
-        elsewhere = misplaced(step)
+        elsewhere, link = misplaced(step), link_seconds(step.traces.simulated)
     return {
         "baseline_bytes": baseline,
         "peak_bytes": summary["measured"].pop("peak_bytes"),
@@ -261,6 +268,7 @@ def within(ground: Ground, asked: Asked, budget_bytes: int, *, is_limited: bool)
         "own_reserved_bytes": taken.reserved_bytes - baseline,
         "predicted_reserved_bytes": summary["predicted"]["peak_bytes"] + summary["overhead_bytes"],
         "predicted_seconds": summary["predicted"]["seconds"],
+        "link_seconds": link,
         "seconds": taken.usual_seconds,
         "step_seconds": taken.seconds,
         "first_call_seconds": taken.seconds[0],
@@ -272,6 +280,12 @@ def within(ground: Ground, asked: Asked, budget_bytes: int, *, is_limited: bool)
         "own_bits": bits(training),
         "summary": {**summary, "measured": {**summary["measured"], "losses": []}},
     }
+
+
+def link_seconds(trace: Trace) -> float:
+    """Return for how long the busier direction of the link is in use: no step is quicker that moves as much."""
+    copies = ([span for span in trace.spans if span.lane is lane] for lane in (Lane.OUT, Lane.IN))
+    return max(sum(span.end - span.begin for span in found) for found in copies)
 
 
 def misplaced(step: Step[..., Tensor]) -> int | None:
