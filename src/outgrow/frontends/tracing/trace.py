@@ -49,7 +49,7 @@ from outgrow.frontends.tracing.noticed import Noticed, Output, without_graphs
 from outgrow.frontends.tracing.traceable import made_traceable
 from outgrow.frontends.user.attributes import Left, attributes_kept, left_by
 from outgrow.frontends.user.changes import Change
-from outgrow.frontends.user.configuration import NUMBERS
+from outgrow.frontends.user.configuration import NUMBERS, content
 from outgrow.frontends.user.containers import check_open, open_containers
 from outgrow.frontends.user.counts import OTHERWISE
 from outgrow.frontends.user.devices import check_devices
@@ -159,7 +159,10 @@ class Traced:
         """What the step did, to be compared with what it did in another trace."""
         outputs = [item.index if isinstance(item, Leaf) else item for item in self.outputs]
         constants = {at: item for at, item in enumerate(self.returned) if type(item) in NUMBERS}
-        return Account(self.module, outputs, {**constants, **self.numbers.placed})
+        counting = {slot.key for slot in self.numbers.placed if isinstance(slot, OutsideSlot)}
+        left = {item.location.key: content(item.value) for item in (*self.settled, *self.changed)}
+        beside = {key: item for key, item in left.items() if key not in counting}
+        return Account(self.module, outputs, {**constants, **self.numbers.placed, **beside})
 
     def changing(self, moving: Collection[GoingOn]) -> frozenset[GoingOn]:
         """Return what changes from call to call, and could be no part of the step; other calls change the `moving`."""
