@@ -21,7 +21,7 @@
     decisions     by what is in a tensor, which are told from numbers (`frontends.fake.questions`)
     checks        by what is in a tensor, which raise an error or go on (`frontends.fake.checked`)
     guesses       what a step decides by numbers that are not there yet (`frontends.fake.guessing`)
-    rates         and other numbers of parameter groups have other quotients (//), and a text with a name in it
+    rates         and other numbers of parameter groups have other quotients (//)
     transformers  does not look at a fake tensor, such as a mask or the positions of tokens, to see whether a mask can
                   be left out; where it can look at it, it may
 
@@ -61,7 +61,6 @@ from outgrow.frontends.fake.twice import IS_OLD, once
 from outgrow.frontends.fake.uncast import UNCAST
 from outgrow.frontends.fake.values import VALUES
 from outgrow.frontends.user.guards import Symbols
-from outgrow.frontends.user.lines import is_of_a_library
 from outgrow.frontends.user.refusals import looks_in_vain
 from outgrow.frontends.user.sharing import place
 
@@ -250,23 +249,7 @@ _CALCULATED: Mapping[str, Callable[..., Any]] = {
 }
 
 
-def _texts_of(kind: type) -> Mapping[str, Callable[..., Any]]:
-    """Return what gives texts of numbers of a kind: not to the user's code, which would have the name of a symbol."""
-    own: Any = kind.__repr__
-
-    def text(self: object) -> str:
-        if not is_of_a_library(sys._getframe(1).f_code.co_filename):
-            raise TypeError(f"a text of it was passed to {kind.__name__}")
-        return own(self)
-
-    return {"__str__": text, "__repr__": text}
-
-
-_OF_SYMBOLS: tuple[_Functions, ...] = (
-    (torch.SymFloat, {**_CALCULATED, **_texts_of(torch.SymFloat)}),
-    (torch.SymInt, _texts_of(torch.SymInt)),
-    (torch.SymBool, {**_COMPARED, **_texts_of(torch.SymBool)}),
-)
+_OF_SYMBOLS: tuple[_Functions, ...] = ((torch.SymFloat, _CALCULATED), (torch.SymBool, _COMPARED))
 
 
 def _has_own_functions(tensors: Iterable[object]) -> bool:

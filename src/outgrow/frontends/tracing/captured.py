@@ -21,13 +21,14 @@ from outgrow.frontends.fake.counters import Counted
 from outgrow.frontends.fake.guessing import Guess
 from outgrow.frontends.fake.questions import Question, Read, first_changed
 from outgrow.frontends.tracing.leaf import Kind
+from outgrow.frontends.tracing.noticed import LeavingSlot
 from outgrow.frontends.user.attributes import Left
 from outgrow.frontends.user.behind import with_nothing_behind
 from outgrow.frontends.user.changes import Change, Filled
 from outgrow.frontends.user.configuration import content
 from outgrow.frontends.user.counts import Count
 from outgrow.frontends.user.devices import CPU
-from outgrow.frontends.user.gathered import GatheringSlot, GoingOn, ListSlot
+from outgrow.frontends.user.gathered import GoingOn, ListSlot
 from outgrow.frontends.user.guards import Guards
 from outgrow.frontends.user.outside import Outside
 from outgrow.frontends.user.plain import Number, NumberSlot
@@ -173,7 +174,7 @@ class Captured:
     """The step serves while this is what it was."""
     changed: tuple[Change, ...] = ()
     """What is changed outside after every call."""
-    gathered: tuple[GatheringSlot, ...] = ()
+    gathered: tuple[LeavingSlot, ...] = ()
     """Where results are left outside after every call: what these are is the second part of `returned`."""
     anew: frozenset[int] = frozenset()
     """The containers in `settled` and `changed`, by identity, that the step makes: each call gets others."""
@@ -380,7 +381,7 @@ class Captured:
 
     def unflatten(
         self, results: Sequence[object], held: Callable[[HeldSlot], Tensor | None] = lambda _: None
-    ) -> tuple[object, list[object]]:
+    ) -> tuple[object, Iterable[object]]:
         """Return what the step returns, and what it leaves in each of the places where it has `gathered`.
 
         That is made of the graph's results: tensors, and floats for host scalars; what is `held` in a slot by now is
@@ -390,7 +391,8 @@ class Captured:
         there = {leaf: None if leaf.kind.slot is None else held(leaf.kind.slot) for leaf in wanted}
         found = {leaf: leaf.of(results) if tensor is None else tensor for leaf, tensor in there.items()}
         leaves = [found[leaf] if isinstance(leaf, GraphResult) else leaf for leaf in self.returned.leaves]
-        return pytree.tree_unflatten(leaves, self.returned.structure)
+        returned, results, said = pytree.tree_unflatten(leaves, self.returned.structure)
+        return returned, (*results, *said)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,8 +13,9 @@ from outgrow.frontends.tracing.leaf import Kind, Leaf
 from outgrow.frontends.user.attributes import Kept, Left
 from outgrow.frontends.user.changes import Change
 from outgrow.frontends.user.containers import check_open, open_containers
-from outgrow.frontends.user.gathered import GatheringSlot
+from outgrow.frontends.user.gathered import ListSlot, PlaceSlot
 from outgrow.frontends.user.plain import Numbers
+from outgrow.frontends.user.said import CallSlot, Saying
 from outgrow.frontends.user.set_data import SetData
 from outgrow.frontends.user.state import (
     BatchSlot,
@@ -29,6 +30,8 @@ from outgrow.frontends.user.state import (
 
 Output: TypeAlias = Leaf | StateSlot | None
 """A leaf of what the step returns, the slot of a tensor that is new there, or None: a gradient that stays."""
+LeavingSlot: TypeAlias = ListSlot | PlaceSlot | CallSlot
+"""Where a step leaves results outside."""
 
 
 @dataclass(slots=True)
@@ -47,7 +50,16 @@ class Noticed:
     exchanged: tuple[Left, ...] = ()
     changed: tuple[Change, ...] = ()
     numbers: Numbers = field(default_factory=Numbers)
-    gathered: Mapping[GatheringSlot, object] = field(default_factory=dict[GatheringSlot, object])
+    gathered: Mapping[LeavingSlot, object] = field(default_factory=dict[LeavingSlot, object])
+    said: tuple[object, ...] = ()
+    said_from: int = 0
+
+    def leaving(self, returned: object, results: Mapping[ListSlot | PlaceSlot, object], saying: Saying) -> object:
+        """Note where the step leaves results, and what it says; return all of that behind what it returns."""
+        self.gathered, self.said = {**results, **saying.calls}, saying.heard()
+        before = returned, [*results.values()]
+        self.said_from = len(pytree.tree_leaves(before))
+        return (*before, [*saying.calls.values()])
 
     def ended(
         self,
@@ -57,7 +69,7 @@ class Noticed:
         batch: Mapping[int, Tensor],
         data: SetData,
     ) -> list[object]:
-        """Note what the step has returned, and what hangs in slots `after` it; return the outputs among that."""
+        """Note what the step has left, and what hangs in slots `after` it; return the outputs among that."""
         return without_graphs([*self._returned(returned, after, batch), *self._hanging(before, after, data)])
 
     def _returned(

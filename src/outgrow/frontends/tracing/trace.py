@@ -7,8 +7,8 @@ the run left behind (gradients, new optimizer state) is noted and taken away aga
 
 It does not see Python: a number that the step closes over is a constant of the trace, which is right while it is the
 same (`frontends.user.outside`). What the step leaves in attributes, and in what it names outside, is left after each
-call as the captured one left it, or made of the results of each (`frontends.user.gathered`); what it prints, or does to
-objects that are not looked into, happens once.
+call as the captured one left it, or made of the results of each (`frontends.user.gathered`), as is what it prints
+(`frontends.user.said`); what it does to objects that are not looked into happens once.
 """
 
 import logging
@@ -45,7 +45,7 @@ from outgrow.frontends.tracing.dependence import dependent
 from outgrow.frontends.tracing.leaf import Leaf
 from outgrow.frontends.tracing.likeness import Account
 from outgrow.frontends.tracing.names import DETACHES
-from outgrow.frontends.tracing.noticed import Noticed, Output, without_graphs
+from outgrow.frontends.tracing.noticed import LeavingSlot, Noticed, Output, without_graphs
 from outgrow.frontends.tracing.traceable import made_traceable
 from outgrow.frontends.user.attributes import Left, attributes_kept, left_by
 from outgrow.frontends.user.changes import Change
@@ -55,7 +55,7 @@ from outgrow.frontends.user.counts import OTHERWISE
 from outgrow.frontends.user.devices import check_devices
 from outgrow.frontends.user.drawn import living_generators, nothing_drawn
 from outgrow.frontends.user.escapes import taken_out_on_failure
-from outgrow.frontends.user.gathered import Gathering, GatheringSlot, GoingOn, ListSlot
+from outgrow.frontends.user.gathered import Gathering, GoingOn, ListSlot
 from outgrow.frontends.user.guards import Symbols, symbol
 from outgrow.frontends.user.helpers import helpers_noted
 from outgrow.frontends.user.hooks import before_optimizers
@@ -63,6 +63,7 @@ from outgrow.frontends.user.outside import Outside
 from outgrow.frontends.user.plain import Numbers, NumberSlot, check_unchanged, numbers_in, numbers_of, plain_state
 from outgrow.frontends.user.reach import reached
 from outgrow.frontends.user.refusals import ANOMALY, DROP_IN, refusals
+from outgrow.frontends.user.said import Saying
 from outgrow.frontends.user.schedules import schedulers_put_off
 from outgrow.frontends.user.signals import in_users_code, signals_waiting
 from outgrow.frontends.user.state import (
@@ -124,7 +125,7 @@ class Traced:
     """The real tensors, by the identity of their fake twins."""
     outputs: tuple[Output, ...]
     structure: pytree.TreeSpec
-    """That of what the step returns, beside a list of what it leaves where it has `gathered`."""
+    """That of what the step returns, and what it leaves where it has `gathered`: results, then what is said."""
     returned: tuple[object, ...]
     """The leaves of these, with None for those that are outputs."""
     born: Mapping[StateSlot, Tensor]
@@ -149,16 +150,23 @@ class Traced:
     """What it found elsewhere: numbers, things and helpers."""
     changed: tuple[Change, ...]
     """What of that it has changed."""
-    gathered: tuple[GatheringSlot, ...]
-    """Where it leaves results outside."""
+    gathered: tuple[LeavingSlot, ...]
+    """Where it leaves results outside, and calls that say some."""
+    said: tuple[object, ...]
+    """What these say, as far as it is known."""
+    said_from: int
+    """The number of the first leaf of `returned` that is theirs."""
     shared: frozenset[int]
     """The numbers of sums of gradients that it made otherwise than eager mode (`frontends.fake.sums`)."""
 
     @property
     def account(self) -> Account:
         """What the step did, to be compared with what it did in another trace."""
+        is_said = [isinstance(item, Leaf) and item.index >= self.said_from for item in self.outputs]
         outputs = [item.index if isinstance(item, Leaf) else item for item in self.outputs]
-        constants = {at: item for at, item in enumerate(self.returned) if type(item) in NUMBERS}
+        outputs = [None if said else item for item, said in zip(outputs, is_said, strict=True)]
+        returned = enumerate(self.returned[: self.said_from])
+        constants = {at: item for at, item in returned if type(item) in NUMBERS} | {"said": self.said}
         counting = {slot.key for slot in self.numbers.placed if isinstance(slot, OutsideSlot)}
         left = {item.location.key: content(item.value) for item in (*self.settled, *self.changed)}
         beside = {key: item for key, item in left.items() if key not in counting}
@@ -273,7 +281,7 @@ def _trace(
         mode.guessing = guessing.begun(partial(_hanging, before, training))
         symbols = [symbol(mode.shape_env, f"hyper_{at}", value) for at, value in enumerate(hyper.values())]
         expressions = tuple(item.node.expr for item in symbols)  # Now: a guard may turn one into a number.
-        run = Noticed()
+        run, saying = Noticed(), Saying()
 
         def traced(_inputs: object) -> list[object]:
             given = (call_args, call_kwargs)
@@ -282,10 +290,10 @@ def _trace(
             schedulers.ended(returned)
             attributes.warn_of_opaque()
             warn_of_given(pytree.tree_unflatten(fakes.leaves, call_structure), given)
-            run.gathered = gathering.results()
+            leaving = run.leaving(returned, gathering.results(), saying)
             found = [
-                *run.ended((returned, [*run.gathered.values()]), before, state_tensors(training), fakes.batch, data),
-                *run.made(Numbers.between(numbers, numbers_of(training)).also(gathering.numbers())),
+                *run.ended(leaving, before, state_tensors(training), fakes.batch, data),
+                *run.made(Numbers.between(numbers, numbers_of(training)).also(gathering.numbers(saying.calls))),
             ]
             run.settled, run.exchanged = attributes.settled(), attributes.exchanged()
             run.kept, run.changed = attributes.kept(), gathering.rest.changed()
@@ -303,7 +311,17 @@ def _trace(
         stack.enter_context(_gradients_noted(training, run))
         plain, numbers, flags = plain_state(training), numbers_of(training), trained(training)
         one_thread = torch.autograd.set_multithreading_enabled(False)
-        for context in (made_traceable(), intact, gathering.taking(), _quiet(), refusals(), mode, twins, one_thread):
+        for context in (
+            made_traceable(),
+            intact,
+            gathering.taking(),
+            saying.listening(),
+            _quiet(),
+            refusals(),
+            mode,
+            twins,
+            one_thread,
+        ):
             stack.enter_context(context)
         stack.enter_context(_use_lazy_graph_module(should_use=True))  # no Python can call aten.random_.from
         with twins.sums.watched(), nothing_moved(tensors, data):
@@ -338,6 +356,8 @@ def _trace(
             outside=replace(gathering.rest, helpers=tuple(helpers.values())),
             changed=run.changed,
             gathered=tuple(run.gathered),
+            said=run.said,
+            said_from=run.said_from,
             shared=twins.sums.shared(module),
         )
 

@@ -71,7 +71,6 @@ class PlaceSlot:
         self.location.write(value)
 
 
-GatheringSlot: TypeAlias = ListSlot | PlaceSlot
 GoingOn: TypeAlias = NumberSlot | ListSlot
 """What goes on from call to call."""
 
@@ -141,8 +140,8 @@ class Gathering:
                 _, before = self._before[slot.location.key]
                 slot.leave(before)
 
-    def numbers(self) -> Numbers:
-        """Return what has become of numbers, if the step has gathered any: of all that it has changed."""
+    def numbers(self, said: Collection[object]) -> Numbers:
+        """Return what has become of numbers, all that the step changes, if it gathers any, or has `said` something."""
         made: dict[OutsideSlot, SymInt | SymFloat] = {}
         placed: dict[OutsideSlot, int | float] = {}
         above = [slot.location for slot in self._placed()]
@@ -153,8 +152,8 @@ class Gathering:
                 made[slot] = now
             elif type(now) in _NUMBERS and type(before) in _NUMBERS:
                 placed[slot] = now
-        is_any = made or self.hyper or any(float in (type(number), slot.kind) for slot, number in placed.items())
-        if not is_any:
+        has_floats = any(float in (type(number), slot.kind) for slot, number in placed.items())
+        if not (said or made or self.hyper or has_floats):
             return Numbers()
         untraced = frozenset(slot for slot in (*made, *placed) if slot not in self.hyper and slot.kind in _NUMBERS)
         return Numbers({}, {**made}, {**placed}, untraced)
@@ -169,9 +168,9 @@ class Gathering:
             elif slot is None and (item.changed() is not None or isinstance(now, SymInt | SymFloat)):
                 yield OutsideSlot(item.location.key, item.location, place, type(item.value)), item.value, now
 
-    def results(self) -> dict[GatheringSlot, object]:
+    def results(self) -> dict[ListSlot | PlaceSlot, object]:
         """Return what was put somewhere, and what was appended to lists: to those that are used, only with results."""
-        found: dict[GatheringSlot, object] = {}
+        found: dict[ListSlot | PlaceSlot, object] = {}
         for held in self._lists:
             items, is_used = held.appended(), held.among(self._used)
             if items and (_has_results(items) or not is_used):

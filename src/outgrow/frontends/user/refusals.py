@@ -25,7 +25,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from outgrow.errors import Uncapturable
 from outgrow.frontends.user.lines import is_of_a_library, is_raised_by_torch, where
 
-_CONTENT = (
+CONTENT = (
     "this needs the content of a tensor, which is not there while the step is captured; return the tensor and do it "
     "after the step (print, log, check), or write it with tensor operations such as torch.where(mask, one, other)"
 )
@@ -207,7 +207,7 @@ def _operator_of_functions(error: BaseException) -> str | None:
 
 def _of_content(error: RuntimeError | TypeError) -> str:
     """Return why the content of a tensor is not there for what an error was raised by."""
-    return next((why for who, why in _LOOKING.items() if _is_below(error.__traceback__, (who,))), _CONTENT)
+    return next((why for who, why in _LOOKING.items() if _is_below(error.__traceback__, (who,))), CONTENT)
 
 
 def looks_in_vain(frame: FrameType) -> bool:
