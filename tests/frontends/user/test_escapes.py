@@ -58,6 +58,7 @@ def test_a_loss_in_a_list_without_a_name_is_refused() -> None:
     """Numbers and tensors, and it is said what keeps them and what to do."""
     kept: list[dict[str, object]] = [{}]
     latest: list[deque[Tensor]] = [deque(maxlen=3)]
+    counters: dict[str, dict[torch.device, Tensor]] = {"loss": {}}
 
     def number(x: Tensor, model: nn.Module) -> Tensor:
         loss = model(x)
@@ -72,10 +73,15 @@ def test_a_loss_in_a_list_without_a_name_is_refused() -> None:
         latest[0].append(model(x).detach())
         return x
 
+    def on_device(x: Tensor, model: nn.Module) -> Tensor:
+        counters["loss"][x.device] = model(x).detach()
+        return x
+
     for step, message in (
         (number, "a number in a list"),
         (tensor, r"a tensor of shape \(\) as `loss`"),
         (lately, r"a tensor of shape \(\) in a deque"),
+        (on_device, r"a tensor of shape \(\) in a dict, by the key device\(type='cpu'\)"),
     ):
         with pytest.raises(Uncapturable, match=f"keeps {message}.* return it from the step"):
             captured(step)

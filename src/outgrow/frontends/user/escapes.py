@@ -160,9 +160,10 @@ def _place(item: object, step: Callable[..., object]) -> str:
         if id(holder) in names:
             return f"in `{names[id(holder)]}`"
         if isinstance(holder, dict):
-            keys = [key for key, value in holder.items() if value is item and isinstance(key, str)]
-            if keys:
+            keys = [key for key, value in holder.items() if value is item]
+            if keys and isinstance(keys[0], str):
                 return f"as `{keys[0]}`"
+            found = f"in a {type(holder).__name__}, by the key {keys[0]!r}" if keys else found
         elif isinstance(holder, CellType) and id(item) in names:
             return f"as `{names[id(item)]}`"
         elif isinstance(holder, list | tuple | set | deque) and len(gc.get_referrers(holder)) > 1:
