@@ -1,7 +1,11 @@
 """A refusal names the user's line, and says what to do instead."""
 
+import json
 from collections.abc import Callable
+from decimal import Decimal
+from random import Random
 
+import numpy as np
 import pytest
 import torch
 from torch.distributions import VonMises
@@ -57,3 +61,26 @@ def test_a_refusal_says_what_to_do(way: Callable[[torch.Tensor], torch.Tensor], 
     layer = torch.nn.Linear(4, 4)
     with pytest.raises(Uncapturable, match=rf"test_refusals\.py:.*{remedy}"):
         capture(lambda x: way(layer(x)), [layer], [], (torch.ones(2, 4),))
+
+
+NUMBER_NEEDED: dict[str, Callable[[int], object]] = {
+    "a seed of Python's": Random,
+    "a seed of torch's": torch.Generator().manual_seed,
+    "a key": {1: 2.0}.get,
+    "a decimal": Decimal,
+    "a function of NumPy": np.sqrt,
+    "a quotient and a rest": lambda number: divmod(number, 2),
+    "JSON": json.dumps,
+}
+
+
+@pytest.mark.parametrize("needs", NUMBER_NEEDED.values(), ids=NUMBER_NEEDED)
+def test_what_needs_a_number_is_refused_with_the_line(needs: Callable[[int], object]) -> None:
+    """Python and libraries cannot take what stands for a number, and say so in errors of all kinds."""
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        needs(torch.randint(3, ()).item())  # type: ignore[arg-type]
+        return x * 2
+
+    with pytest.raises(Uncapturable, match=r"test_refusals\.py:.*needs the content of a tensor"):
+        capture(step, [], [], (torch.ones(2),))

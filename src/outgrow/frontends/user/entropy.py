@@ -11,12 +11,16 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from operator import index
 from threading import get_ident
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 from unittest.mock import patch
+
+from torch import SymInt
 
 from outgrow.errors import Uncapturable
 
+_Seed: TypeAlias = float | str | bytes | bytearray | None
 _seed = random.Random.seed
 _HERE = (__file__, random.__file__)
 
@@ -36,10 +40,10 @@ def nothing_from_entropy() -> Iterator[None]:
         )
         raise refused[0]
 
-    def seed(generator: random.Random, a: float | str | bytes | bytearray | None = None, version: int = 2) -> None:
+    def seed(generator: random.Random, a: _Seed | SymInt = None, version: int = 2) -> None:
         if a is None and get_ident() == own and not _is_allowed():
             refuse()
-        _seed(generator, a, version)
+        _seed(generator, index(a) if isinstance(a, SymInt) else a, version)  # a symbol is asked, and refuses itself
 
     def urandom(size: int) -> bytes:
         if get_ident() == own and not _is_allowed():

@@ -108,12 +108,11 @@ _CONTENT_MESSAGES = (
     "Cannot access data pointer of Tensor",
     "its data is not allocated yet",
     "passed to FakeTensor",
-    "passed to SymFloat",
-    "passed to SymInt",
-    "passed to SymBool",
-    "Object of type Sym",
-    "Got <class 'torch.Sym",
+    "SymBool",
+    "SymFloat",
+    "SymInt",
 )
+"""What errors say that are raised where a tensor or a number has no content, the latter by the name of its type."""
 _LOOKING: Mapping[str, str] = {
     "torch/nn/modules/rnn.py:forward": _LENGTHS,
     "torch/nn/utils/rnn.py:pad_packed_sequence": _LENGTHS,
@@ -171,12 +170,12 @@ def _reason(error: RuntimeError | TypeError | AssertionError | ZeroDivisionError
             return _SHAPES.get(error.func, _SHAPE)
         case UnsupportedOperatorException():
             return NESTED if "nested" in str(error.func) else _OPERATOR
-        case RuntimeError() | TypeError() if any(part in str(error) for part in _CONTENT_MESSAGES):
-            return _of_content(error)
         case RuntimeError() if _UNTRACKED in str(error) and _is_below(error.__traceback__, _NESTING):
             return NESTED
         case RuntimeError() if why := next((_SAYING[part] for part in _SAYING if part in str(error)), None):
             return why
+        case RuntimeError() | TypeError() if any(part in str(error) for part in _CONTENT_MESSAGES):
+            return _of_content(error)
         case NotImplementedError() if why := _not_implemented(error):
             return why
         case AssertionError() if "aten._pin_memory" in str(error):
