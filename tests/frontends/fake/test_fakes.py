@@ -106,6 +106,21 @@ def test_gradients_of_a_recurrent_layer_are_of_the_type_that_its_kernel_gives(dt
     assert compared.found == []
 
 
+def test_a_recurrent_layer_is_captured_alike_whatever_torch_has_kept() -> None:
+    """The gradients of its two biases are two tensors, as its kernel makes them, the first time and later."""
+    layer = nn.LSTM(4, 3)
+
+    def step(x: Tensor) -> Tensor:
+        loss = layer(x)[0].square().sum()
+        loss.backward()
+        return loss
+
+    FakeMode.cache_clear()
+    first, second = (capture(step, [layer], [], (torch.ones(5, 2, 4),)).graph for _ in range(2))
+    assert first == second
+    assert [op.operator for op in first.ops if op.operator == "aten.copy_.default"] == []
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_bags_of_embeddings_keep_of_their_indices_what_kernels_keep(dtype: torch.dtype) -> None:
     """In each precision, with weights for each and without, with gradients and without."""

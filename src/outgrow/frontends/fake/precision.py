@@ -4,7 +4,8 @@ Normalisations in mixed precision: under autocast the input has 16 bits a number
 statistics then have 32 bits, like the parameters, and the gradient of the input 16, like the input. Grouped products,
 as in mixtures of experts: the kernel of the CPU also takes 32 bits, the fake operator only bfloat16. Attention on the
 CPU: for numbers of 64 bits its sums have 64 bits, those of the fake operator 32 (torch 2.11). Recurrent layers of
-oneDNN: all their gradients have 32 bits, those of the fake operator as many as the input (torch 2.11). Bags of
+oneDNN: all their gradients have 32 bits, those of the fake operator as many as the input (torch 2.11), and those of
+the two biases are two, where the fake operator gives one twice, unless torch has kept how they look. Bags of
 embeddings on the CPU: of their indices as much is kept in bfloat16 as in float16, of which alone the fake one knows;
 and of frozen ones other sizes, where the last offset ends the last bag.
 """
@@ -64,7 +65,7 @@ def as_kernels_type(func: OpOverload, args: Sequence[object], returned: object) 
         found = (returned[0], *func(*_as_halves(args))[1:]) if _is_brief(args[0]) else returned
         return _frozen(args, found) if func is _FROZEN else found
     if func is _LAYER_GRADIENTS:
-        return tuple(retyped(item, torch.float32) for item in returned)
+        return tuple(_made_anew(item, torch.float32) for item in returned)
     if func is _ATTENTION:
         attention, sums = returned
         return attention, retyped(sums, torch.float64) if attention.dtype is torch.float64 else sums
@@ -103,6 +104,8 @@ def _is_single(item: object) -> bool:
 
 def retyped(item: Any, dtype: torch.dtype) -> Any:
     """Return a fake tensor of the same layout in another type; what is no tensor is returned as it is."""
-    if not isinstance(item, Tensor) or item.dtype is dtype:
-        return item
+    return item if not isinstance(item, Tensor) or item.dtype is dtype else _made_anew(item, dtype)
+
+
+def _made_anew(item: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.empty_strided(item.shape, item.stride(), dtype=dtype, device=item.device)
