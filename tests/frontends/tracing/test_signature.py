@@ -228,6 +228,19 @@ def test_an_argument_of_another_type_or_with_a_gradient_has_another_signature() 
             capture(torch.sum, (), (), (x,))
 
 
+def test_an_argument_that_cannot_be_described_is_refused_with_a_way_to_pass_what_is_in_it() -> None:
+    """Such as a batch of graphs, which has its tensors in another object."""
+
+    class Graphs:
+        __hash__ = None  # type: ignore[assignment]
+
+        def __init__(self) -> None:
+            self.store = [SimpleNamespace(x=torch.ones(2))]
+
+    with pytest.raises(Uncapturable, match=r"is a Graphs; pass tensors.* in a dict, list, tuple or dataclass"):
+        signature(lambda graphs: graphs.store[0].x, (), (), (Graphs(),), {})
+
+
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_a_nested_argument_is_refused() -> None:
     """It has no shape that could be signed; nor has it in the quick look of a step in ample room."""

@@ -236,7 +236,10 @@ def _hashable(value: object, what: str) -> Hashable:
     if isinstance(value, Mapping):
         raise Uncapturable(f"{what} is a {type(value).__name__}, which is opaque; pass dict(...) of it instead")
     if not isinstance(value, Hashable):
-        raise Uncapturable(f"{what} is a {type(value).__name__}; pass a tensor, a number or a string instead")
+        raise Uncapturable(
+            f"{what} is a {type(value).__name__}; pass tensors, numbers or strings instead, as they are, or in a dict, "
+            "list, tuple or dataclass"
+        )
     return value
 
 
