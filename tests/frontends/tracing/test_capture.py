@@ -5,6 +5,7 @@ import json
 import math
 import random
 import re
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -468,7 +469,7 @@ def made_a_float(loss: Tensor) -> None:
 
 
 def item(loss: Tensor) -> None:
-    print(f"{loss.item():.3f}")  # here
+    sys.stdout.write(f"{loss.item():.3f}")  # here
 
 
 def dumped(loss: Tensor) -> None:

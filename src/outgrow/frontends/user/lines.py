@@ -36,12 +36,6 @@ def is_of_a_library(file: str) -> bool:
 
 
 @cache
-def is_of_torch(file: str) -> bool:
-    """Whether a file of code is torch's, or of outgrow."""
-    return str(Path(file).resolve()).startswith((*_TORCH, *_OUTGROW))
-
-
-@cache
 def in_package(file: str) -> str | None:
     """Return the path of a file within the installed packages; None for torch, outgrow, and what is not installed."""
     path = str(Path(file).resolve())

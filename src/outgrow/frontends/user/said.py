@@ -34,7 +34,7 @@ from torch.types import py_sym_types
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.user.attributes import is_empty
-from outgrow.frontends.user.lines import NO_LINE, is_of_a_library, is_of_torch, present_line
+from outgrow.frontends.user.lines import NO_LINE, is_of_a_library, present_line
 from outgrow.frontends.user.own_thread import in_own_thread
 from outgrow.frontends.user.refusals import CONTENT, DROP_IN
 
@@ -158,8 +158,10 @@ class Saying:
         own: Callable[[object], str] = kind.__repr__
 
         def text(number: object, form: str = "") -> str:
-            frame = _outside_of_torch(sys._getframe(1))
-            if frame is None or is_of_a_library(frame.f_code.co_filename):
+            frame = sys._getframe(1)
+            if frame.f_code is _format_of.__code__:
+                frame = sys._getframe(2)
+            if is_of_a_library(frame.f_code.co_filename):
                 return own(number)
             if not _is_said(frame):
                 raise TypeError(f"a text of it was passed to {kind.__name__}")
@@ -191,13 +193,6 @@ def _known(item: object) -> object:
     if isinstance(item, py_sym_types):
         return item.node.hint
     return None if isinstance(item, Tensor) else item
-
-
-def _outside_of_torch(frame: FrameType | None) -> FrameType | None:
-    """Return the frame, or the first one that has called it, that is neither torch's nor ours."""
-    while frame is not None and is_of_torch(frame.f_code.co_filename):
-        frame = frame.f_back
-    return frame
 
 
 def _is_said(frame: FrameType) -> bool:
