@@ -43,12 +43,22 @@ pytestmark = pytest.mark.usefixtures("caches_of_its_own")
 PAGE = 1 << 14
 
 
-def guarded() -> Workload:
-    """A perceptron that leaves out a batch whose loss is no number, as that of every third one."""
+class Log:
+    """Where the step of `guarded` puts what it computes."""
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+        self.kept: list[Tensor] = []
+        self.total = 0.0
+
+
+def guarded(log: Log | None = None) -> Workload:
+    """A perceptron that leaves out a batch whose loss is no number, as that of every third one, and keeps a log."""
     torch.manual_seed(0)
     blocks = [module for _ in range(6) for module in (nn.Linear(512, 512), nn.ReLU(), nn.Dropout(0.1))]
     model = nn.Sequential(*blocks, nn.Linear(512, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    noted = log or Log()
 
     def step(x: Tensor, y: Tensor) -> Tensor:
         optimizer.zero_grad()
@@ -57,6 +67,9 @@ def guarded() -> Workload:
             return torch.zeros_like(loss)
         loss.backward()
         optimizer.step()
+        noted.losses.append(loss.item())
+        noted.kept.append(loss.detach())
+        noted.total += loss.item()
         return loss
 
     factors = (1.0, float("nan"), 1.0)
@@ -373,7 +386,19 @@ def on_gpu(workload: Workload) -> Workload:
     return replace(workload, batches=[tuple(tensor.cuda() for tensor in batch) for batch in workload.batches])
 
 
+def test_what_a_step_gathers_is_that_of_eager() -> None:
+    """Numbers and tensors that it leaves in a log, as far as it has not left a batch out."""
+    expected, found = Log(), Log()
+    eager, ours = guarded(expected), guarded(found)
+    trained(eager, eager.step)
+    trained(ours, on(StandIn(Threads(pauses=sleepy(1)), page_bytes=PAGE), ours, "14MiB"))
+    assert found.losses == expected.losses != []
+    assert [item.tolist() for item in found.kept] == [item.tolist() for item in expected.kept]
+    assert found.total == expected.total
+
+
 @pytest.mark.cuda
+@pytest.mark.filterwarnings("ignore:The step reads")
 @pytest.mark.usefixtures("deterministic")
 @pytest.mark.parametrize("make", [resnet, transformer, guarded], ids=lambda make: make.__name__)
 def test_a_gpu_leaves_the_bits_of_eager(make: Callable[[], Workload]) -> None:
