@@ -89,6 +89,11 @@ def now_and_then(log: Log, loss: Tensor, _x: Tensor) -> None:
         log.total = 0.0
 
 
+def every_other_time(log: Log, loss: Tensor, _x: Tensor) -> None:
+    log.steps += 1
+    log.made = loss.item() if log.steps % 2 else None
+
+
 def deciding(log: Log, loss: Tensor, _x: Tensor) -> None:
     if loss > 0.5:
         log.losses.append(loss.item())
@@ -116,6 +121,7 @@ GOING_ON: dict[str, tuple[Gather, int]] = {
     "places": (putting, 3),
     "new lists": (beginning_new_lists, 3),
     "counts as well": (now_and_then, 3),
+    "counts that decide": (every_other_time, 4),
     "decisions": (deciding, 4),
 }
 """What is gathered, and how many plans that may take: two for the state of the first step and of others."""

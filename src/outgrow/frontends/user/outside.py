@@ -39,6 +39,7 @@ from outgrow.frontends.user.filling import (
 from outgrow.frontends.user.helpers import Helper, Met
 from outgrow.frontends.user.locations import MISSING, Location
 from outgrow.frontends.user.reach import Reached
+from outgrow.frontends.user.unreadable import Unreadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,8 @@ class Number:
     def changed(self) -> Changed | None:
         """Return what it has become, if that is another number, and one that is there itself."""
         now = self.location.own()
-        return Changed(self.location, now) if type(now) in NUMBERS and not is_same(self.own, now) else None
+        is_other = now is not self.own if isinstance(now, Unreadable) else not is_same(self.own, now)
+        return Changed(self.location, now) if _is_number(now) and is_other else None
 
     def put_back(self) -> None:
         """Make it what it was, except where something else is now."""
@@ -135,7 +137,7 @@ class Outside:
     def of(reached: Reached, signed: frozenset[int] = frozenset()) -> "Outside":
         """Note what is at some locations; what is in a module or optimizer of a `signed` identity is in signatures."""
         locations = [location for location in reached.locations if not location.is_signed(signed)]
-        found = [item for item in map(Number.at, locations) if type(item.value) in NUMBERS or item.location.may_come()]
+        found = [item for item in map(Number.at, locations) if _is_number(item.value) or item.location.may_come()]
         counting = (reached.whole | reached.asked) - {item.location.key for item in found}
         used = [item for item in locations if item.key in counting]
         things = [Thing.at(item, is_asked=item.key in reached.asked) for item in used if _counts(item.read())]
@@ -194,6 +196,11 @@ class Outside:
         for thing in self.things:
             if thing.copy is not None and is_container(thing.held) and any(map(is_empty, entries(thing.held))):
                 refill(thing.held, thing.copy)
+
+
+def _is_number(value: object) -> bool:
+    """Whether a value is a number, or stands for one that is counted (`frontends.user.counts`)."""
+    return type(value) in NUMBERS or isinstance(value, Unreadable)
 
 
 def _counts(value: object) -> bool:
