@@ -13,7 +13,8 @@ import outgrow
 
 pytestmark = pytest.mark.usefixtures("no_room_is_ample")
 Gather = Callable[["Log", Tensor, Tensor], None]
-CALLS = 6
+CALLS, SHORTER = 6, 4
+"""How many calls, and which of them has another batch, by when a short deque is full."""
 
 
 class Meter:
@@ -74,6 +75,8 @@ def appending_constants(log: Log, _loss: Tensor, x: Tensor) -> None:
 
 def putting(log: Log, loss: Tensor, x: Tensor) -> None:
     log.by_name["last"] = loss.detach()
+    log.by_name["number"] = loss.item()
+    log.by_name["another"] = loss.detach()
     log.made = {"loss": loss.item(), "first": [x[0, 0], loss.detach() * 2]}
 
 
@@ -112,19 +115,19 @@ def reading_by_another_name(log: Log, loss: Tensor, _x: Tensor) -> None:
 
 
 GOING_ON: dict[str, tuple[Gather, int]] = {
-    "sums": (adding, 2),
-    "averages": (averaging, 2),
-    "means that forget": (smoothing, 2),
-    "lists": (appending, 2),
-    "lists in place": (appending_in_place, 2),
-    "constants in lists": (appending_constants, 2),
-    "places": (putting, 3),
-    "new lists": (beginning_new_lists, 3),
-    "counts as well": (now_and_then, 3),
+    "sums": (adding, 3),
+    "averages": (averaging, 3),
+    "means that forget": (smoothing, 3),
+    "lists": (appending, 3),
+    "lists in place": (appending_in_place, 3),
+    "constants in lists": (appending_constants, 3),
+    "places": (putting, 4),
+    "new lists": (beginning_new_lists, 4),
+    "counts as well": (now_and_then, 4),
     "counts that decide": (every_other_time, 4),
-    "decisions": (deciding, 4),
+    "decisions": (deciding, 5),
 }
-"""What is gathered, and how many plans that may take: two for the state of the first step and of others."""
+"""What is gathered, and how many plans that may take: for the first step, for others, and for the shorter batch."""
 READ: dict[str, Gather] = {"itself": reading_what_it_appends, "under another name": reading_by_another_name}
 
 
@@ -144,8 +147,8 @@ def played(gather: Gather, budget: str | None) -> tuple[object, int]:
 
     ran = step if budget is None else outgrow.compile(step, model=model, optimizer=optimizer, memory_budget=budget)
     generator = torch.Generator().manual_seed(1)
-    for _ in range(CALLS):
-        ran(torch.randn(3, 4, generator=generator))
+    for call in range(CALLS):
+        ran(torch.randn(2 if call == SHORTER else 3, 4, generator=generator))
     found = {name: vars(value) if isinstance(value, Meter) else value for name, value in vars(log).items()}
     return plain(found), len(ran.plans.plans) if isinstance(ran, outgrow.Step) else 0
 
@@ -155,7 +158,7 @@ def plain(value: Any) -> object:
     if isinstance(value, Tensor):
         return ["tensor", value.dtype, value.tolist(), value.requires_grad]
     if isinstance(value, dict):
-        return {name: plain(item) for name, item in value.items()}
+        return [(name, plain(item)) for name, item in value.items()]
     return [type(value), *map(plain, value)] if isinstance(value, list | tuple | deque) else (type(value), value)
 
 

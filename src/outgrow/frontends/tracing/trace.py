@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import RLock
+from types import NoneType
 from typing import TypeAlias
 from unittest.mock import patch
 
@@ -48,7 +49,7 @@ from outgrow.frontends.tracing.names import DETACHES
 from outgrow.frontends.tracing.noticed import LeavingSlot, Noticed, Output, without_graphs
 from outgrow.frontends.tracing.traceable import made_traceable
 from outgrow.frontends.user.attributes import Left, attributes_kept, left_by
-from outgrow.frontends.user.changes import Change
+from outgrow.frontends.user.changes import Change, Changed
 from outgrow.frontends.user.configuration import NUMBERS, content
 from outgrow.frontends.user.containers import check_open, open_containers
 from outgrow.frontends.user.counts import OTHERWISE
@@ -167,10 +168,8 @@ class Traced:
         outputs = [None if said else item for item, said in zip(outputs, is_said, strict=True)]
         returned = enumerate(self.returned[: self.said_from])
         constants = {at: item for at, item in returned if type(item) in NUMBERS} | {"said": self.said}
-        counting = {slot.key for slot in self.numbers.placed if isinstance(slot, OutsideSlot)}
-        left = {item.location.key: content(item.value) for item in (*self.settled, *self.changed)}
-        beside = {key: item for key, item in left.items() if key not in counting}
-        return Account(self.module, outputs, {**constants, **self.numbers.placed, **beside})
+        left = dict(map(_left_alike, (*self.settled, *self.changed)))
+        return Account(self.module, outputs, {**left, **constants, **self.numbers.placed})
 
     def changing(self, moving: Collection[GoingOn]) -> frozenset[GoingOn]:
         """Return what changes from call to call, and could be no part of the step; other calls change the `moving`."""
@@ -364,6 +363,13 @@ def _trace(
 
 def _traced_by(traced: Callable[[object], list[object]]) -> Callable[[object], fx.GraphModule]:
     return make_fx(traced, _allow_non_fake_inputs=True, _error_on_data_dependent_ops=False)
+
+
+def _left_alike(item: Change) -> tuple[object, object]:
+    """Return where something is left, and what: a number itself, or None, where a symbol might stand for a number."""
+    if isinstance(item, Changed) and type(item.value) in (int, float, NoneType):
+        return OutsideSlot.at(item.location, 0), item.value
+    return item.location.key, content(item.value)
 
 
 def _numbers(going_on: Iterable[GoingOn]) -> list[NumberSlot]:

@@ -92,9 +92,13 @@ class _Held:
         there = self.locations[0].read()
         if type(there) is _Taking:
             return there.items
-        now = [*self.value]
-        stays = there is self.value and len(now) >= len(self.copy) and all(map(is_, now, self.copy))
-        return now[len(self.copy) :] if stays else []
+        now, most = [*self.value], getattr(self.value, "maxlen", None)
+        going = len(self.copy) if most is not None and len(now) == most else 0
+        for gone in range(going + 1 if there is self.value else 0):  # from the left, where a deque is full
+            stays = self.copy[gone:]
+            if len(now) >= len(stays) and all(map(is_, now, stays)):
+                return now[len(stays) :]
+        return []
 
     def put(self, value: object) -> None:
         """Put something in its place, wherever that is."""
@@ -114,8 +118,9 @@ class Gathering:
         places = [(at, item) for at, item in enumerate(outside.numbers) if item.location.key in keys]
         self.hyper = {OutsideSlot.at(item.location, at): item.value for at, item in places if _is_finite(item.value)}
         """The numbers that are going on, for which there are to be symbols."""
+        self._plain = {item.location.key for item in outside.numbers if type(item.value) in _NUMBERS}
         self._used = {item.location.key for item in outside.things}
-        self._before = {location.key: (location, location.own()) for location in locations}
+        self._before = {place.key: (place, place.own()) for place in locations if not place.is_in_a_table()}
         self._lists = _lists(location for location, _ in self._before.values())
         self._exchanged = [held for held in self._lists if held.among(keys) and held.among(self._used)]
         lists = {location.key for held in self._exchanged for location in held.locations}
@@ -143,19 +148,19 @@ class Gathering:
     def numbers(self, said: Collection[object]) -> Numbers:
         """Return what has become of numbers, all that the step changes, if it gathers any, or has `said` something."""
         made: dict[OutsideSlot, SymInt | SymFloat] = {}
-        placed: dict[OutsideSlot, int | float] = {}
+        placed: dict[OutsideSlot, int | float | None] = {}
         above = [slot.location for slot in self._placed()]
         for slot, before, now in self._changed():
             if any(slot.location.is_below(location) for location in above):
                 continue  # it comes with what is put there
-            if isinstance(now, SymInt | SymFloat):
+            if isinstance(now, SymInt | SymFloat) and slot.kind in _NUMBERS:
                 made[slot] = now
-            elif type(now) in _NUMBERS and type(before) in _NUMBERS:
+            elif type(before) in _NUMBERS and isinstance(now, int | float | None) and not isinstance(now, bool):
                 placed[slot] = now
         has_floats = any(float in (type(number), slot.kind) for slot, number in placed.items())
         if not (said or made or self.hyper or has_floats):
             return Numbers()
-        untraced = frozenset(slot for slot in (*made, *placed) if slot not in self.hyper and slot.kind in _NUMBERS)
+        untraced = frozenset(slot for slot in (*made, *placed) if slot not in self.hyper)
         return Numbers({}, {**made}, {**placed}, untraced)
 
     def _changed(self) -> Iterator[tuple[OutsideSlot, object, Any]]:
@@ -179,15 +184,20 @@ class Gathering:
         return {**found, **self._placed()}
 
     def _placed(self) -> dict[PlaceSlot, object]:
-        """Return what is somewhere else than it was, and has results in it, with all that lies below it."""
-        pairs = [(location, location.own(), before) for location, before in self._before.values()]
+        """Return what is at a place where something else was, and has results in it, with all that lies below it.
+
+        Numbers that take the place of others are left out: they go on. Entries are in the order of their dictionary.
+        """
+        pairs = [(place, place.own(), before) for place, before in self._before.values()]
         new = [(place, now) for place, now, before in pairs if now is not before and _has_results(now)]
         above = [place for place, _ in new]
-        return {
-            PlaceSlot(place.key, place): now
+        found = [
+            (place, now)
             for place, now in new
-            if not isinstance(now, SymInt | SymFloat) and not any(map(place.is_below, above))
-        }
+            if not (isinstance(now, SymInt | SymFloat) and place.key in self._plain)
+            and not any(map(place.is_below, above))
+        ]
+        return {PlaceSlot(place.key, place): now for place, now in sorted(found, key=lambda item: item[0].turn())}
 
 
 def _has_results(value: object) -> bool:

@@ -54,7 +54,7 @@ class Numbers:
 
     known: Mapping[NumberSlot, Number] = field(default_factory=dict[NumberSlot, Number])
     made: Mapping[NumberSlot, SymInt | SymFloat] = field(default_factory=dict[NumberSlot, SymInt | SymFloat])
-    placed: Mapping[NumberSlot, Number] = field(default_factory=dict[NumberSlot, Number])
+    placed: Mapping[NumberSlot, Number | None] = field(default_factory=dict[NumberSlot, Number | None])
     untraced: frozenset[NumberSlot] = frozenset()
 
     @staticmethod
