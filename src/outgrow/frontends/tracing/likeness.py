@@ -8,7 +8,7 @@ differ only in that one has symbols where the other has numbers, which are those
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -27,6 +27,14 @@ _SAME = (*LIFTS, *DETACHES)
 
 
 @dataclass(frozen=True, slots=True)
+class _Known:
+    """The nodes of two traces by what is equal for the same: a number; where they make numbers of results, how."""
+
+    nodes: dict[fx.Node, object]
+    made: dict[object, int] = field(default_factory=dict[object, int])
+
+
+@dataclass(frozen=True, slots=True)
 class Account:
     """What a step did: the nodes of `module`, what each of its outputs is, and the constants that it leaves beside."""
 
@@ -37,16 +45,16 @@ class Account:
     def is_like(self, other: "Account") -> bool:
         """Whether a step did the same that was traced with other symbols."""
         pairs = list(zip(ours := _tensor_nodes(self.module), theirs := _tensor_nodes(other.module), strict=False))
-        numbers = {node: at for nodes in (ours, theirs) for at, node in enumerate(nodes)}
-        is_same = len(ours) == len(theirs) and all(_are_calls_alike(*pair, numbers) for pair in pairs)
-        return is_same and self._left(numbers) == other._left(numbers)
+        known = _Known({node: at for nodes in (ours, theirs) for at, node in enumerate(nodes)})
+        is_same = len(ours) == len(theirs) and all(_are_calls_alike(*pair, known) for pair in pairs)
+        return is_same and self._left(known) == other._left(known)
 
-    def _left(self, numbers: Mapping[fx.Node, int]) -> dict[object, object]:
+    def _left(self, known: _Known) -> dict[object, object]:
         """Return what the step leaves, by what it is."""
         (results,) = next(iter(self.module.graph.find_nodes(op="output"))).args
         assert isinstance(results, list | tuple), "it returns a list"
         left = {**self.constants, **dict(zip(self.outputs, results, strict=True))}
-        return {what: _described(item, numbers) for what, item in left.items() if what is not None}
+        return {what: _described(item, known) for what, item in left.items() if what is not None}
 
 
 def _tensor_nodes(module: fx.GraphModule) -> list[fx.Node]:
@@ -76,14 +84,14 @@ def _in_tensor(tensor: Tensor) -> tuple[object, ...]:
     return (tensor.dtype, _told(tensor.item()))
 
 
-def _are_calls_alike(one: fx.Node, other: fx.Node, numbers: Mapping[fx.Node, int]) -> bool:
+def _are_calls_alike(one: fx.Node, other: fx.Node, known: _Known) -> bool:
     if one.op != other.op:
         return False
     if one.op == "get_attr":
         return _are_constants_alike(_constant(one), _constant(other))
     own, others = ((pytree.tree_leaves((node.args, node.kwargs))) for node in (one, other))
     is_same = one.op == "placeholder" or one.target is other.target
-    return is_same and [_described(item, numbers) for item in own] == [_described(item, numbers) for item in others]
+    return is_same and [_described(item, known) for item in own] == [_described(item, known) for item in others]
 
 
 def _constant(node: fx.Node) -> object:
@@ -100,20 +108,22 @@ def _are_constants_alike(one: object, other: object) -> bool:
     return is_same and (has_none or torch.equal(one, other))
 
 
-def _described(item: object, numbers: Mapping[fx.Node, int]) -> object:
+def _described(item: object, known: _Known) -> object:
     """Return something that is equal for the same operand: a tensor by its number, a symbol by what it stands for.
 
     A number that is made of results, which stands for none, is told by how it is made.
     """
-    if isinstance(item, fx.Node) and item in numbers:
-        return (fx.Node, numbers[item])
+    if isinstance(item, fx.Node) and item in known.nodes:
+        return (fx.Node, known.nodes[item])
     single = _single(item) if isinstance(item, fx.Node) else None
     if single is not None:
         return single
     number = _number(item)
-    if number is None and isinstance(item, fx.Node) and item.op == "call_function":
-        return (item.target, *(_described(given, numbers) for given in pytree.tree_leaves((item.args, item.kwargs))))
-    return _told(number)
+    if number is not None or not isinstance(item, fx.Node) or item.op != "call_function":
+        return _told(number)
+    how = (item.target, *(_described(given, known) for given in pytree.tree_leaves((item.args, item.kwargs))))
+    known.nodes[item] = how[0], known.made.setdefault(how, len(known.made))
+    return (fx.Node, known.nodes[item])
 
 
 def _number(item: object) -> Any:
