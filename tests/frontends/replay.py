@@ -64,8 +64,7 @@ def replay(captured: Captured, training: Training, args: Sequence[object], kwarg
         result = None if item.result is None else results[item.result]
         assert result is None or isinstance(result, Tensor)
         item.hang(result, training)
-    returned, _ = captured.unflatten(results)
-    return returned
+    return captured.unflatten(results)
 
 
 def placement(tensor: Tensor) -> object:

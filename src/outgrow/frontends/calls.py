@@ -128,7 +128,7 @@ def settle(feed: Feed, outcome: Outcome) -> object:
     set_trained(feed.training, captured.flags)
     for scheduler in captured.schedulers:
         scheduler.step()
-    returned, gathered = captured.unflatten(outcome.results, partial(_held, feed))
+    returned, gathered = captured.left_after(outcome.results, partial(_held, feed))
     for slot, value in zip(captured.gathered, gathered, strict=True):
         slot.leave(value)
     return returned

@@ -65,7 +65,7 @@ def test_a_dataclass_is_made_again_as_it_was(value: object) -> None:
 def test_a_step_may_return_a_dataclass_that_computes() -> None:
     """What it computes is part of the step, once."""
     found = capture(lambda x: Mean(x.sum(), 4), [], [], (torch.ones(2),))
-    returned, _ = found.unflatten([torch.full((), 5.0)] * len(found.graph.results))
+    returned = found.unflatten([torch.full((), 5.0)] * len(found.graph.results))
     assert isinstance(returned, Mean)
     assert (float(returned.total), returned.note) == (5.0, "made")
 

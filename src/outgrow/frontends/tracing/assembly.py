@@ -90,13 +90,15 @@ class _Assembly:
         graph, stale = _without_stale(self._in_turn(results), self.slots, puts, ends, self.traced.held)
         _remark_held(self.traced, puts)
         device = device_of(device for name, device in self.conversion.devices.items() if name in self.conversion.inputs)
+        returned, results_outside = self._returned(numbers)
         return Captured(
             graph=graph,
             slots={name: slot for name, slot in self.slots.items() if name in graph.storages},
             hyper=hyper,
             puts=puts,
             stale=stale,
-            returned=self._returned(numbers),
+            returned=returned,
+            results=results_outside,
             guards=guards(self.traced.shape_env, (*self.traced.symbols, *counters), assumed),
             constants=tuple(self.constants),
             found=tuple(self.found),
@@ -214,12 +216,16 @@ class _Assembly:
         puts += [Put(slot, None, number) for slot, number in self.traced.numbers.placed.items()]
         return (*puts, *(Put(slot, None) for slot in self.traced.emptied))
 
-    def _returned(self, numbers: Mapping[int, int]) -> Returned:
+    def _returned(self, numbers: Mapping[int, int]) -> tuple[Returned, Returned | None]:
+        """Return what the step returns, and what it leaves where it has gathered."""
         leaves = list(self.traced.returned)
         for at, output in enumerate(self.traced.outputs):
             if isinstance(output, Leaf):
                 leaves[output.index] = GraphResult(numbers[at], output.kind) if at in numbers else self.outputs[at]
-        return Returned(self.traced.structure, tuple(leaves))
+        structure, others = self.traced.structure, self.traced.structure_of_gathered
+        own = structure.num_leaves
+        gathered = None if others is None else Returned(others, tuple(leaves[own:]))
+        return Returned(structure, tuple(leaves[:own])), gathered
 
 
 def _is_of_profiler(node: fx.Node) -> bool:

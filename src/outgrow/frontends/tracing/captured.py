@@ -98,7 +98,7 @@ class GraphResult:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """What the step returns, and what it gathers outside: each leaf is a `GraphResult` or a constant."""
+    """What the step returns, or leaves outside: each leaf is a `GraphResult` or a constant."""
 
     structure: pytree.TreeSpec
     leaves: tuple[object, ...]
@@ -175,7 +175,9 @@ class Captured:
     changed: tuple[Change, ...] = ()
     """What is changed outside after every call."""
     gathered: tuple[LeavingSlot, ...] = ()
-    """Where results are left outside after every call: what these are is the second part of `returned`."""
+    """Where something is left outside after every call."""
+    results: Returned | None = None
+    """What that is: a list of it."""
     anew: frozenset[int] = frozenset()
     """The containers in `settled` and `changed`, by identity, that the step makes: each call gets others."""
     counts: tuple[Count, ...] = ()
@@ -381,18 +383,27 @@ class Captured:
 
     def unflatten(
         self, results: Sequence[object], held: Callable[[HeldSlot], Tensor | None] = lambda _: None
-    ) -> tuple[object, Iterable[object]]:
-        """Return what the step returns, and what it leaves in each of the places where it has `gathered`.
+    ) -> object:
+        """Return what the step returns, made of the graph's results: tensors, and floats for host scalars.
 
-        That is made of the graph's results: tensors, and floats for host scalars; what is `held` in a slot by now is
-        returned itself.
+        What is `held` in a slot by now is returned itself.
         """
-        wanted = {leaf for leaf in self.returned.leaves if isinstance(leaf, GraphResult)}
+        returned, _ = self.left_after(results, held)
+        return returned
+
+    def left_after(
+        self, results: Sequence[object], held: Callable[[HeldSlot], Tensor | None] = lambda _: None
+    ) -> tuple[object, Sequence[object]]:
+        """Return what the step returns, and what it leaves where it has `gathered`; a tensor that is both is one."""
+        outside = self.results or Returned(pytree.tree_structure([]), ())
+        every = (*self.returned.leaves, *outside.leaves)
+        wanted = {leaf for leaf in every if isinstance(leaf, GraphResult)}
         there = {leaf: None if leaf.kind.slot is None else held(leaf.kind.slot) for leaf in wanted}
         found = {leaf: leaf.of(results) if tensor is None else tensor for leaf, tensor in there.items()}
-        leaves = [found[leaf] if isinstance(leaf, GraphResult) else leaf for leaf in self.returned.leaves]
-        returned, results, said = pytree.tree_unflatten(leaves, self.returned.structure)
-        return returned, (*results, *said)
+        leaves = [found[leaf] if isinstance(leaf, GraphResult) else leaf for leaf in every]
+        own = len(self.returned.leaves)
+        returned = pytree.tree_unflatten(leaves[:own], self.returned.structure)
+        return returned, pytree.tree_unflatten(leaves[own:], outside.structure)
 
 
 @dataclass(frozen=True, eq=False)

@@ -40,7 +40,9 @@ class Noticed:
 
     outputs: list[Output] = field(default_factory=list)
     returned: list[object] = field(default_factory=list)
+    values: object = None
     structure: pytree.TreeSpec | None = None
+    structure_of_gathered: pytree.TreeSpec | None = None
     born: dict[StateSlot, Tensor] = field(default_factory=dict)
     rebound: dict[StateSlot, Tensor] = field(default_factory=dict)
     emptied: tuple[StateSlot, ...] = ()
@@ -54,34 +56,31 @@ class Noticed:
     said: tuple[object, ...] = ()
     said_from: int = 0
 
-    def leaving(self, returned: object, results: Mapping[ListSlot | PlaceSlot, object], saying: Saying) -> object:
-        """Note where the step leaves results, and what it says; return all of that behind what it returns."""
-        self.gathered, self.said = {**results, **saying.calls}, saying.heard()
-        before = returned, [*results.values()]
-        self.said_from = len(pytree.tree_leaves(before))
-        return (*before, [*saying.calls.values()])
+    def leaves(self, returned: object, results: Mapping[ListSlot | PlaceSlot, object], saying: Saying) -> None:
+        """Note what the step returns, where it leaves results, and what it says."""
+        self.values, self.gathered, self.said = returned, {**results, **saying.calls}, saying.heard()
+        self.said_from = len(pytree.tree_leaves((returned, [*results.values()])))
 
     def ended(
         self,
-        returned: object,
         before: Mapping[StateSlot, Tensor],
         after: Mapping[StateSlot, Tensor],
         batch: Mapping[int, Tensor],
         data: SetData,
     ) -> list[object]:
         """Note what the step has left, and what hangs in slots `after` it; return the outputs among that."""
-        return without_graphs([*self._returned(returned, after, batch), *self._hanging(before, after, data)])
+        return without_graphs([*self._returned(after, batch), *self._hanging(before, after, data)])
 
-    def _returned(
-        self, returned: object, after: Mapping[StateSlot, Tensor], batch: Mapping[int, Tensor]
-    ) -> list[object]:
+    def _returned(self, after: Mapping[StateSlot, Tensor], batch: Mapping[int, Tensor]) -> list[object]:
         slots: dict[int, HeldSlot] = {id(tensor): BatchSlot(at) for at, tensor in batch.items()}
         slots |= {id(tensor): slot for slot, tensor in after.items()}
-        open_containers(returned)
-        check_open(returned, "return them in a dict, list, tuple or dataclass")
-        leaves, self.structure = pytree.tree_flatten(returned)
+        gathered = [*self.gathered.values()]
+        open_containers((self.values, gathered))
+        check_open((self.values, gathered), "return them in a dict, list, tuple or dataclass")
+        leaves, self.structure = pytree.tree_flatten(self.values)
+        others, self.structure_of_gathered = pytree.tree_flatten(gathered)
         found: list[object] = []
-        for at, leaf in enumerate(leaves):
+        for at, leaf in enumerate((*leaves, *others)):
             if isinstance(leaf, str) and "FakeTensor(" in leaf:
                 raise Uncapturable(
                     "the step returns text that it made of a tensor, whose content is not there while the step is "

@@ -126,9 +126,11 @@ class Traced:
     """The real tensors, by the identity of their fake twins."""
     outputs: tuple[Output, ...]
     structure: pytree.TreeSpec
-    """That of what the step returns, and what it leaves where it has `gathered`: results, then what is said."""
+    """That of what the step returns."""
+    structure_of_gathered: pytree.TreeSpec | None
+    """That of the list of what it leaves where it has `gathered`."""
     returned: tuple[object, ...]
-    """The leaves of these, with None for those that are outputs."""
+    """The leaves of what it returns and of that, with None for those that are outputs."""
     born: Mapping[StateSlot, Tensor]
     """Tensors that are new in their slots."""
     rebound: Mapping[StateSlot, Tensor]
@@ -289,9 +291,9 @@ def _trace(
             schedulers.ended(returned)
             attributes.warn_of_opaque()
             warn_of_given(pytree.tree_unflatten(fakes.leaves, call_structure), given)
-            leaving = run.leaving(returned, gathering.results(), saying)
+            run.leaves(returned, gathering.results(), saying)
             found = [
-                *run.ended(leaving, before, state_tensors(training), fakes.batch, data),
+                *run.ended(before, state_tensors(training), fakes.batch, data),
                 *run.made(Numbers.between(numbers, numbers_of(training)).also(gathering.numbers(saying.calls))),
             ]
             run.settled, run.exchanged = attributes.settled(), attributes.exchanged()
@@ -342,6 +344,7 @@ def _trace(
             originals=twins.originals,
             outputs=tuple(run.outputs),
             structure=run.structure,
+            structure_of_gathered=run.structure_of_gathered,
             returned=tuple(run.returned),
             born=run.born,
             rebound=run.rebound,
