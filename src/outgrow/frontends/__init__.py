@@ -15,6 +15,7 @@ torn           which steps may run after one has failed
 runs           what is kept of the runs of a step
 beside         what the process holds beside a step
 entry          what is kept for one kind of call
+advice         what slows a step down that its user can change
 guided         how a step is planned, from what its runs have shown
 capturing      how a call becomes a graph: of the whole step, or of a worker's part
 entries        which plans a step has

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from outgrow.errors import Infeasible
+from outgrow.frontends.advice import Advice
 from outgrow.frontends.capturing import Capturing
 from outgrow.frontends.entry import Ample, Arguments, Entry, Runnable, Served
 from outgrow.frontends.fake.guessing import Guess
@@ -25,9 +26,7 @@ from outgrow.frontends.tracing.captured import Captured, Given
 from outgrow.frontends.tracing.signature import Signature, signature
 from outgrow.frontends.user.attributes import Left, withheld
 from outgrow.frontends.user.counts import Count
-from outgrow.frontends.user.outside import Filled
-from outgrow.frontends.user.state import Training, held_tensors, local, title
-from outgrow.remarks import remark
+from outgrow.frontends.user.state import Training, held_tensors, local
 from outgrow.report.plans import PlanReport, PlansReport
 from outgrow.runtime import arena
 from outgrow.runtime.freeing import clear_away
@@ -39,39 +38,6 @@ _OP_BYTES = 4300
 """What an op takes of the memory of the process in graph, plan and program."""
 _MOST_PLANS = 3
 """How many plans are made anew at a call, at most, until one has room for what planning itself has left behind."""
-_MANY = 5
-_OFTEN = f"The step has been captured and planned {_MANY} times for batches of the same shapes, which takes time: "
-_ANEW = _OFTEN + "something else changes from call to call, {}. Pass it as a tensor, or keep it in a buffer."
-_ASKED = _OFTEN + (
-    "it looks at what is in its batch or in a buffer, and finds something else from call to call ({}). Write it with "
-    "tensor operations, such as torch.where, or let the number be one of a few, such as a multiple of 64."
-)
-_SOMETHING = (
-    "such as a number among the arguments, an attribute or a hook of a module, a setting of torch, or a variable that "
-    "the step reads"
-)
-_LOOKED = _OFTEN + (
-    "it looks at {}, where it finds another number from call to call. Calculate with it as a tensor, or let it be one "
-    "of a few."
-)
-_DECIDED = _OFTEN + (
-    "it decides by what it computes, and goes another way from call to call ({}). Write it with tensor operations, "
-    "such as torch.where."
-)
-_COUNTED = (
-    "The step changes `{}`, which may be part of what it does, so every call is captured and planned anew, which takes "
-    "time. Change it after the step, or pass what depends on it as a tensor."
-)
-_FORGOTTEN = (
-    "The step has been called with more shapes than outgrow keeps plans for ({}). One that is forgotten is captured "
-    "and planned again when it comes back. Pad batches to fewer shapes, such as multiples of 64."
-)
-_CROWDED_OUT = (
-    "The plans of other shapes have been forgotten {} times to make room for one more, and are made again when these "
-    "come back, which takes time. Raise the memory budget, or pad batches to fewer shapes."
-)
-_CROWDED_OUT_AGAIN = 2
-"""This is said when it happens so many times."""
 
 
 class Entries:
@@ -85,8 +51,8 @@ class Entries:
         self._overwritten: dict[tuple[int, str], Left] = {}
         self._counts: dict[Hashable, Count] = {}
         """Numbers in attributes that some captured step counts up, by their locations; signatures leave them out."""
-        self._calls = self._made = self._dropped = self._crowded_out = 0
-        self._is_crowded = self._is_told_of_changes = False
+        self._calls = self._made = self._dropped = 0
+        self._advice = Advice(self._training)
         self._ample: Ample | None = None
         self.last: Entry | None = None
         """The entry of the call that was ready last, unless it has been forgotten."""
@@ -182,14 +148,12 @@ class Entries:
         )
         self._made += 1
         self._overwritten, self._counts = left, counts
-        self._warn_of_changed(entry)
+        self._advice.on_changes(entry, self.last)
         self._by_signature.setdefault(key, []).append(entry)
-        self._warn_of_many(entry, leaves)
+        self._advice.on_many(entry, self._kept, leaves)
         if len(self._kept) > _MOST_ENTRIES:
             self._forget(self._by_use[:1])
-            if not self._is_crowded:
-                remark(_FORGOTTEN.format(_MOST_ENTRIES))
-            self._is_crowded = True
+            self._advice.on_shapes(_MOST_ENTRIES)
         return entry
 
     def _planned(self, captured: Captured, leaves: Sequence[object], runs: Runs) -> Runnable | None:
@@ -204,9 +168,7 @@ class Entries:
         else:
             return runnable
         self._forget(older)
-        self._crowded_out += 1
-        if self._crowded_out == _CROWDED_OUT_AGAIN:
-            remark(_CROWDED_OUT.format(_CROWDED_OUT_AGAIN))
+        self._advice.on_crowding()
         return None
 
     def _signature(
@@ -226,45 +188,6 @@ class Entries:
     @property
     def _kept(self) -> list[Entry]:
         return [entry for found in self._by_signature.values() for entry in found]
-
-    def _warn_of_changed(self, entry: Entry) -> None:
-        """Say, once, if two calls in turn change a number outside: then every call is captured anew.
-
-        A step that sets it to the same number in every call changes it in the first alone.
-        """
-        name = _changes(entry)
-        if not self._is_told_of_changes and name is not None and _changes(self.last) is not None:
-            self._is_told_of_changes = True
-            remark(_COUNTED.format(name))
-
-    def _warn_of_many(self, entry: Entry, leaves: Sequence[object]) -> None:
-        """Say, once, if a step is captured over and over for batches of the same shapes.
-
-        It is captured for each of the ways in which gradients and state may be there, as a step of accumulation finds
-        them; those do not count.
-        """
-        given = entry.captured.slots.keys()
-        others = (other for other in self._kept if other.shapes == entry.shapes)
-        alike = [other.captured for other in others if other.captured.slots.keys() == given]
-        if len(alike) != _MANY or entry.captured.changed:  # of what it changes itself it has been told
-            return
-        questions = (item.answered_otherwise(leaves, self._training) for item in alike)
-        asked = next((found for found in questions if found is not None), None)
-        if asked is not None:
-            remark(_ASKED.format(asked.line or "in a library"))
-            return
-        decided = next((line for item in alike if (line := item.decides_otherwise(entry.captured)) is not None), None)
-        if decided is not None:
-            remark(_DECIDED.format(decided))
-            return
-        found = next((name for item in alike if (name := item.outside.other()) is not None), None)
-        looking = (item for item in alike if not item.guards_hold(self._training))
-        slots = (slot for item in looking for slot in item.counting_slots())
-        slot = next(slots, None)
-        if found is None and slot is not None:
-            remark(_LOOKED.format(title(slot)))
-            return
-        remark(_ANEW.format(_SOMETHING if found is None else f"`{found}`"))
 
     def floor_bytes(self, entry: Entry) -> int:
         """Return the smallest budget with which a new process trains on such batches, from its first step on.
@@ -423,14 +346,6 @@ class Entries:
         """Give the disk space back, and memory that rests; entries take both anew when they run."""
         self.come_home(is_own=True)
         self._platform.close()
-
-
-def _changes(entry: Entry | None) -> str | None:
-    """Return the name of what a planned call changes outside, unless it is a truth value: these are only two."""
-    if entry is None or entry.runnable.runs_as_written:
-        return None
-    changed = [item for item in entry.captured.changed if isinstance(item, Filled) or type(item.value) is not bool]
-    return next((item.location.name for item in changed), None)
 
 
 def _own_what_was_loaded(training: Training) -> bool:
