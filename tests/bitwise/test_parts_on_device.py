@@ -288,7 +288,7 @@ def test_idle_whole_steps_make_room_for_parts(device: StandIn) -> None:
         run(x)
         assert shared.taken_bytes <= budget
     (ready,) = shared.plans.values()
-    assert not ready.prepared.plan.decisions
+    assert not ready.planned.plan.decisions
 
 
 def test_idle_parts_make_room_for_a_whole_step(device: StandIn) -> None:

@@ -27,14 +27,14 @@ def plan(job: Job, narrator: Narrator) -> None:
     ahead = prospect.ahead(job.settings)
     narrator.stage("plan")
     how = How(job.planner, solver_seconds=job.solver_seconds, progress=narrator.stage)
-    prepared = ahead.planned(job.limit_bytes, how)
+    planned = ahead.planned(job.limit_bytes, how)
     found = Findings(
-        summary_of(prepared, job.workload),
-        prepared.plan,
-        account_of(prepared.graph, prepared.plan),
-        str(prepared.derivation),
-        prepared.derived,
-        Traces(prepared.in_core, prepared.simulated, None),
+        summary_of(planned, job.workload),
+        planned.plan,
+        account_of(planned.graph, planned.plan),
+        str(planned.derivation),
+        planned.derived,
+        Traces(planned.in_core, planned.simulated, None),
         job.settings,
     )
     narrator.say(found.figures_text)
@@ -53,12 +53,12 @@ def compare(job: Job, narrator: Narrator) -> None:
     for planner in PLANNER_NAMES:
         narrator.stage(f"planning by {planner}")
         try:
-            prepared = ahead.planned(job.limit_bytes, replace(how, planner=planner, prove=bound is None))
+            planned = ahead.planned(job.limit_bytes, replace(how, planner=planner, prove=bound is None))
         except Infeasible as refusal:
             rows.append(Row(planner, refusal))
             continue
-        bound = prepared.plan.bound_seconds if bound is None else bound  # that of the problem: one for all planners
-        rows.append(Row(planner, replace(summary_of(prepared, job.workload), bound_seconds=bound), prepared.plan.notes))
+        bound = planned.plan.bound_seconds if bound is None else bound  # that of the problem: one for all planners
+        rows.append(Row(planner, replace(summary_of(planned, job.workload), bound_seconds=bound), planned.plan.notes))
     narrator.say(comparison(job.workload, job.limit_bytes, rows))
     prospect.tell_remark(narrator)
     write_data(job.outputs.json, [row.to_data() for row in rows])

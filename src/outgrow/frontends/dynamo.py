@@ -218,18 +218,18 @@ def _reported(shared: Shared) -> BudgetReport:
 
 
 def _row(shared: Shared, ready: Ready) -> PartReport:
-    prepared, (in_core, planned) = ready.prepared, by_itself(ready)
-    needed_bytes = ready.own_bytes if shared.is_apart else planned.peak_bytes
+    in_core, as_planned = by_itself(ready)
+    needed_bytes = ready.own_bytes if shared.is_apart else as_planned.peak_bytes
     return PartReport(
         begins=ready.origin.begins,
         shapes=ready.shapes,
-        ops=len(prepared.graph.ops),
+        ops=len(ready.planned.graph.ops),
         runs=ready.runs + ready.as_written,
         in_core=Estimate(in_core.peak_bytes, in_core.seconds),
-        planned=Estimate(needed_bytes, planned.seconds),
+        planned=Estimate(needed_bytes, as_planned.seconds),
         left_bytes=ready.room.always_bytes + ready.room.waiting_bytes,
-        bytes_swapped=planned.bytes_in + planned.bytes_out,
-        seconds_recomputed=prepared.seconds_recomputed,
+        bytes_swapped=as_planned.bytes_in + as_planned.bytes_out,
+        seconds_recomputed=ready.planned.seconds_recomputed,
     )
 
 

@@ -52,14 +52,14 @@ def is_ample(taken_bytes: int, within_bytes: int, multiple: float = _ROOMY) -> b
 class _Fitted:
     """A plan, its program, and how much less memory than the capacity it was made for."""
 
-    prepared: Planned
+    planned: Planned
     program: Program
     less_bytes: int
 
     @property
     def seconds(self) -> float:
         """What the step is predicted to take."""
-        return self.prepared.plan.predicted.seconds
+        return self.planned.plan.predicted.seconds
 
 
 @dataclass(frozen=True)
@@ -116,9 +116,9 @@ def fitted(demand: Demand, limit_bytes: int, *, is_new: bool, is_thorough: bool)
     Raises `Infeasible` where there is none; if the step is new, the floor that it names has both.
     """
     if not demand.platform.anchored:
-        prepared = _prepared(demand, limit_bytes, 0, is_quick=not is_thorough)
-        prepared.require_verified()
-        return prepared, demand.platform.program(demand.captured, prepared)
+        planned = _planned(demand, limit_bytes, 0, is_quick=not is_thorough)
+        planned.require_verified()
+        return planned, demand.platform.program(demand.captured, planned)
     try:
         best = _quick(demand, limit_bytes)
     except Infeasible as refusal:
@@ -127,10 +127,10 @@ def fitted(demand: Demand, limit_bytes: int, *, is_new: bool, is_thorough: bool)
             raise
         more = f"With the holes between addresses the step needs {format_bytes(floor)}."
         raise refusal.saying(more, floor_bytes=floor) from None
-    if is_thorough and best.seconds > best.prepared.in_core.seconds * (1 + ENOUGH):
+    if is_thorough and best.seconds > best.planned.in_core.seconds * (1 + ENOUGH):
         best = min([best, *_thorough(demand, limit_bytes, best.less_bytes)], key=attrgetter("seconds"))
-    best.prepared.require_verified()
-    return best.prepared, best.program
+    best.planned.require_verified()
+    return best.planned, best.program
 
 
 def _floor(demand: Demand, floor_bytes: int) -> int:
@@ -158,15 +158,15 @@ def _quick(demand: Demand, limit_bytes: int) -> _Fitted:
     less = usual = int(min(demand.capacity_bytes(limit_bytes), demand.in_core_bytes) * _HOLES_SHARE)
     while True:
         try:
-            prepared = _prepared(demand, limit_bytes, less, is_quick=True)
+            planned = _planned(demand, limit_bytes, less, is_quick=True)
         except Infeasible:
             if not usual or less > usual:
                 raise
             less = usual = 0
             continue
-        program, lacking = _program(demand, limit_bytes, prepared)
+        program, lacking = _program(demand, limit_bytes, planned)
         if lacking <= 0:
-            return _Fitted(prepared, program, less)
+            return _Fitted(planned, program, less)
         less += max(lacking, int(limit_bytes * _LEAST_LESS_SHARE))
 
 
@@ -174,23 +174,23 @@ def _thorough(demand: Demand, limit_bytes: int, less_bytes: int) -> list[_Fitted
     """Return the first of `_THOROUGH` plans whose program fits, if any; each is made for less memory than the last."""
     for _ in range(_THOROUGH):
         try:
-            prepared = _prepared(demand, limit_bytes, less_bytes, is_quick=False)
+            planned = _planned(demand, limit_bytes, less_bytes, is_quick=False)
         except Infeasible:
             break
-        program, lacking = _program(demand, limit_bytes, prepared)
+        program, lacking = _program(demand, limit_bytes, planned)
         if lacking <= 0:
-            return [_Fitted(prepared, program, less_bytes)]
+            return [_Fitted(planned, program, less_bytes)]
         less_bytes += max(lacking, int(limit_bytes * _LEAST_LESS_SHARE))
     return []
 
 
-def _program(demand: Demand, limit_bytes: int, prepared: Planned) -> tuple[Program, int]:
+def _program(demand: Demand, limit_bytes: int, planned: Planned) -> tuple[Program, int]:
     """Return the program of a plan, and the bytes that it needs beyond the capacity."""
-    program = demand.platform.program(demand.captured, prepared)
-    return program, demand.platform.needed_bytes(prepared, program) - demand.capacity_bytes(limit_bytes)
+    program = demand.platform.program(demand.captured, planned)
+    return program, demand.platform.needed_bytes(planned, program) - demand.capacity_bytes(limit_bytes)
 
 
-def _prepared(demand: Demand, limit_bytes: int, less_bytes: int, *, is_quick: bool) -> Planned:
+def _planned(demand: Demand, limit_bytes: int, less_bytes: int, *, is_quick: bool) -> Planned:
     """Return the plan for what the overhead leaves of the budget, less `less_bytes`."""
     problem = replace(demand.problem, quick=is_quick)
     return within(

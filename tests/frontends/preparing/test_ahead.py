@@ -61,19 +61,19 @@ def floor_of(ahead: Ahead) -> int:
 def test_the_plan_is_that_of_the_step_that_comes_again() -> None:
     """It finds the state of the optimizer."""
     ahead = look_ahead(adaptive, {}, V100)
-    prepared = ahead.planned(1 << 32, How())
-    given = [storage for name, storage in prepared.graph.storages.items() if name not in prepared.graph.born_at]
+    planned = ahead.planned(1 << 32, How())
+    given = [storage for name, storage in planned.graph.storages.items() if name not in planned.graph.born_at]
     assert sum(item.size_bytes for item in given if item.role is Role.OPTIMIZER) > 2 * 6 * (4 << 20)
-    assert prepared.graph == ahead.steps[-1].graph
+    assert planned.graph == ahead.steps[-1].graph
 
 
 def test_a_floor_that_is_named_has_a_plan() -> None:
     """Exactly there, for every step, and not a byte below."""
     ahead = look_ahead(adaptive, {}, V100)
     floor = floor_of(ahead)
-    prepared = ahead.planned(floor, How(prove=False))
-    assert prepared.plan.budget.limit_bytes == floor
-    assert prepared.plan.floor_bytes <= floor
+    planned = ahead.planned(floor, How(prove=False))
+    assert planned.plan.budget.limit_bytes == floor
+    assert planned.plan.floor_bytes <= floor
     with pytest.raises(Infeasible):
         ahead.planned(floor - 1, How(prove=False))
 

@@ -41,7 +41,7 @@ from outgrow.frontends.parts.shared_budget import (
     is_outdated,
     may_stay,
     plain,
-    planned,
+    planned_part,
     shown,
 )
 from outgrow.frontends.preparing.settings import Settings
@@ -162,7 +162,7 @@ class Part:
             if not fits_whole(shared, captured, others):
                 gc.collect()  # what the compilers have left behind
                 shared.platform.trim()
-            ready = planned(shared, captured, self._origin, args, others, None)
+            ready = planned_part(shared, captured, self._origin, args, others, None)
             if foretold is not None:
                 ready.open, ready.places, ready.casting = foretold.open, foretold.places, foretold.casting
             self._use(shared, key, ready)
@@ -213,7 +213,7 @@ class Part:
             self._use(shared, key, found)
             self._replan(shared, key, asked.args, shown(shared, found, others))
         else:
-            found = planned(shared, captured, self._origin, asked.args, others, None)
+            found = planned_part(shared, captured, self._origin, asked.args, others, None)
             found.number, found.open, found.places = asked.ready.number, asked.ready.open, asked.ready.places
             found.seen, found.is_known = asked.ready.seen, True  # there gradients are switched on
             found.casting = arrival.casting
@@ -246,7 +246,7 @@ class Part:
         if not is_outdated(shared, ready, others):
             return
         try:
-            self._use(shared, key, planned(shared, ready.captured, self._origin, args, others, ready))
+            self._use(shared, key, planned_part(shared, ready.captured, self._origin, args, others, ready))
         except Infeasible:
             if not may_stay(shared, ready, others):
                 raise

@@ -67,7 +67,7 @@ class Waiting:
 
     def _with_room(self, feed: calls.Feed) -> Run:
         ready, platform = self.ready, self.platform
-        capacity, observes = ready.prepared.plan.budget.capacity_bytes, platform.observes
+        capacity, observes = ready.planned.plan.budget.capacity_bytes, platform.observes
         spill = platform.make_ready(ready.program, feed.given.tensors, capacity)
         memory = platform.memory(ready.program, is_timed=observes)
         observe = observes and ready.runs == 0

@@ -198,7 +198,7 @@ class Ready:
     seen: Seen
     shapes: tuple[tuple[int, ...], ...]
     captured: Captured
-    prepared: Planned
+    planned: Planned
     program: Program
     hole: int | None
     open: tuple[int, ...]
@@ -237,8 +237,8 @@ class Ready:
     @cached_property
     def more_in_core_bytes(self) -> int:
         """What both passes take in core beyond what they take as planned."""
-        in_core, planned = by_itself(self)
-        return max(0, in_core.peak_bytes - planned.peak_bytes)
+        in_core, as_planned = by_itself(self)
+        return max(0, in_core.peak_bytes - as_planned.peak_bytes)
 
     @property
     def arrival(self) -> Arrival:
@@ -286,7 +286,7 @@ def is_outdated(shared: Shared, ready: Ready, others: int) -> bool:
     """
     is_new = ready.runs > 0 and not ready.is_settled
     if shared.is_apart:
-        is_rewritten = bool(ready.prepared.plan.decisions)
+        is_rewritten = bool(ready.planned.plan.decisions)
         return (is_new and is_rewritten) or others + ready.own_bytes > shared.settings.budget_bytes
     room, always, beside = ready.room, max(others, ready.staying_bytes), ready.beside_bytes or 0
     is_narrow = beside > room.always_bytes + room.waiting_bytes + _NOISE_BYTES
@@ -299,7 +299,7 @@ def fits_whole(shared: Shared, captured: Captured, others: int) -> bool:
     return others + made_bytes <= shared.settings.budget_bytes
 
 
-def planned(
+def planned_part(
     shared: Shared, captured: Captured, origin: Origin, args: Sequence[object], others: int, before: Ready | None
 ) -> Ready:
     """Plan a part with as much left to others as they need; while that is unknown, with a share of what is left.
@@ -318,7 +318,7 @@ def planned(
     rooms = _rooms(shared, captured, others, before)
     for room in rooms:
         try:
-            prepared, program = _fitted(shared, given, room, is_last=room == rooms[-1])
+            planned, program = _fitted(shared, given, room, is_last=room == rooms[-1])
         except Infeasible as refusal:
             if room != rooms[-1]:
                 continue
@@ -329,14 +329,14 @@ def planned(
             break
     platform.install()
     hole = hole_of(captured.graph)
-    own = platform.needed_bytes(prepared, program)
-    found = between(captured, prepared.derived, hole)
-    waits_at = None if hole is None else prepared.derived.op_positions[hole.name]
+    own = platform.needed_bytes(planned, program)
+    found = between(captured, planned.derived, hole)
+    waits_at = None if hole is None else planned.derived.op_positions[hole.name]
     if before is not None:
         shared.highest_bytes += own - before.own_bytes
         return replace(
             before,
-            prepared=prepared,
+            planned=planned,
             program=program,
             hole=waits_at,
             between=found,
@@ -352,7 +352,7 @@ def planned(
         seen=glance_at_inputs(args),
         shapes=tuple(tuple(item.shape) for item in inputs if isinstance(item, Tensor)),
         captured=captured,
-        prepared=prepared,
+        planned=planned,
         program=program,
         hole=waits_at,
         open=open_results(hole),
@@ -365,9 +365,9 @@ def planned(
 
 def by_itself(ready: Ready) -> tuple[Trace, Trace]:
     """Return a part in core and as planned, simulated without what others take while it waits."""
-    prepared, hole = ready.prepared, hole_of(ready.captured.graph)
-    costs = prepared.costs if hole is None else {**prepared.costs, hole.name: Cost(0.0)}
-    return replay(prepared.graph, costs, prepared.machine), replay(prepared.derived, costs, prepared.machine)
+    planned, hole = ready.planned, hole_of(ready.captured.graph)
+    costs = planned.costs if hole is None else {**planned.costs, hole.name: Cost(0.0)}
+    return replay(planned.graph, costs, planned.machine), replay(planned.derived, costs, planned.machine)
 
 
 def may_stay(shared: Shared, ready: Ready, others: int) -> bool:

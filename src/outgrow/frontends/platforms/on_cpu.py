@@ -80,12 +80,12 @@ class OnCpu:
     def least_bytes(self) -> int:
         return freeing.least_bytes()
 
-    def program(self, captured: Captured, prepared: Planned) -> Program:  # noqa: ARG002
-        return lower(prepared.derived, costs=prepared.costs)
+    def program(self, captured: Captured, planned: Planned) -> Program:  # noqa: ARG002
+        return lower(planned.derived, costs=planned.costs)
 
-    def needed_bytes(self, prepared: Planned, program: Program) -> int:  # noqa: ARG002
+    def needed_bytes(self, planned: Planned, program: Program) -> int:  # noqa: ARG002
         """There are no holes: the arena moves memory to where it is wanted."""
-        return prepared.plan.predicted.peak_bytes
+        return planned.plan.predicted.peak_bytes
 
     def install(self) -> None:
         arena.install()

@@ -199,8 +199,8 @@ class OnDevice:
         return ALIGNMENT_BYTES
 
     @_with_room()
-    def program(self, captured: Captured, prepared: Planned) -> Program:
-        graph = prepared.derived
+    def program(self, captured: Captured, planned: Planned) -> Program:
+        graph = planned.derived
         if not self._rehearsal.knows(graph):
             self._close_arenas()  # of ops that only a plan has, in place or in parts, which are tried now
         parts = self._rehearsal.of(graph, captured.elsewhere)
@@ -212,11 +212,11 @@ class OnDevice:
             for at, item in enumerate(graph.instructions)
             if isinstance(item, Op)
         }
-        return lower(graph, self._unread, addresses, aims, sunk(graph, prepared.machine), costs=prepared.costs)
+        return lower(graph, self._unread, addresses, aims, sunk(graph, planned.machine), costs=planned.costs)
 
-    def needed_bytes(self, prepared: Planned, program: Program) -> int:
+    def needed_bytes(self, planned: Planned, program: Program) -> int:
         """Scratch is in the arena where the allocator can be directed, and beside it otherwise."""
-        scratch = [0 if self._rehearsal.directed else cost.workspace_bytes for cost in prepared.costs.values()]
+        scratch = [0 if self._rehearsal.directed else cost.workspace_bytes for cost in planned.costs.values()]
         addresses = program.placed
         return self._taken_by(addresses.arena_bytes, addresses) + max(scratch, default=0)
 

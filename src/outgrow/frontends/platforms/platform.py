@@ -58,11 +58,11 @@ class Platform(Protocol):
         """Return the smallest size at which a storage that dies makes room for any other."""
         ...
 
-    def program(self, captured: Captured, prepared: Planned) -> Program:
+    def program(self, captured: Captured, planned: Planned) -> Program:
         """Return the program of a plan. Raises `DeviceFull`."""
         ...
 
-    def needed_bytes(self, prepared: Planned, program: Program) -> int:
+    def needed_bytes(self, planned: Planned, program: Program) -> int:
         """Return what a program needs of the capacity, with the holes between addresses."""
         ...
 
