@@ -11,7 +11,7 @@ from torch._ops import OpOverload
 import outgrow.frontends.workers.batch_norms  # noqa: F401  # its operators are cases
 from outgrow.frontends.tracing.names import completed, resolve_operator, symbol_name
 from outgrow.ir.graph import Symbol
-from outgrow.operators.tdl import Argument, Call, Operand
+from outgrow.operators.tdl import Argument, Operand, OperatorCall
 
 Given: TypeAlias = "Tensor | int | float | bool | torch.dtype | tuple[Given, ...] | None"
 
@@ -20,7 +20,7 @@ Given: TypeAlias = "Tensor | int | float | bool | torch.dtype | tuple[Given, ...
 class Case:
     """A call and the tensors that it is made on; it has a way to be cut along each of these variables."""
 
-    call: Call
+    call: OperatorCall
     operands: tuple[Tensor, ...]
     cuts: tuple[str, ...]
 
@@ -42,7 +42,7 @@ def case(operator: str, *arguments: Given, cuts: str) -> Case:
     found = function(*_listed(arguments))
     results: Sequence[object] = found if isinstance(found, tuple | list) else (found,)
     shapes = tuple(tuple(item.shape) if isinstance(item, Tensor) else None for item in results)
-    return Case(Call(name, described, shapes), tuple(operands), tuple(cuts.split()))
+    return Case(OperatorCall(name, described, shapes), tuple(operands), tuple(cuts.split()))
 
 
 def _described(arguments: Sequence[object], operands: list[Tensor]) -> tuple[Argument, ...]:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outgrow.operators.regions import hull, regions, simplified
-from outgrow.operators.tdl import Call, Operand, Place, Result, Sum, described, indices
+from outgrow.operators.tdl import Operand, OperatorCall, OperatorResult, Place, Sum, described, indices
 from tests.operators.test_tdl import NAMES, places, value
 
 boxes = st.fixed_dictionaries(
@@ -50,7 +50,9 @@ def test_halos_fall_out() -> None:
     """Half of a convolution's places need half of the input, and what the kernel covers beyond."""
     i, d = indices("i d")
     x, w = Operand(0, (8,)), Operand(1, (3,))
-    found = described(Call("a.convolution", (x, w), ((8,),)), [Result.at((i,), Sum((d,), x[i + d - 1] * w[d]))])
+    found = described(
+        OperatorCall("a.convolution", (x, w), ((8,),)), [OperatorResult.at((i,), Sum((d,), x[i + d - 1] * w[d]))]
+    )
     assert regions(found, {"i": (0, 4), "d": (0, 3)}, "i") == {0: ((-1, 5),), 1: ((0, 3),)}
     assert regions(found, {"i": (4, 8), "d": (0, 3)}, "i") == {0: ((3, 9),), 1: ((0, 3),)}
     assert regions(found, {"i": (0, 8), "d": (0, 1)}, "d") == {0: ((-1, 7),), 1: ((0, 1),)}

@@ -3,16 +3,18 @@
 import pytest
 
 from outgrow.operators.strategies import Partial, Same, Split, description, pieces, strategies
-from outgrow.operators.tdl import Call, Operand, Reducer
+from outgrow.operators.tdl import Operand, OperatorCall, Reducer
 
 
-def convolution(groups: int = 1, batch: int = 4, channels: int = 6, size: int = 8) -> Call:
+def convolution(groups: int = 1, batch: int = 4, channels: int = 6, size: int = 8) -> OperatorCall:
     """A convolution of a window of three, padded by one."""
     x, w, bias = Operand(0, (batch, channels, size)), Operand(1, (8, channels // groups, 3)), Operand(2, (8,))
-    return Call("aten.convolution.default", (x, w, bias, (1,), (1,), (1,), False, (0,), groups), ((batch, 8, size),))
+    return OperatorCall(
+        "aten.convolution.default", (x, w, bias, (1,), (1,), (1,), False, (0,), groups), ((batch, 8, size),)
+    )
 
 
-def cuts(call: Call, workers: int = 2) -> list[str]:
+def cuts(call: OperatorCall, workers: int = 2) -> list[str]:
     """The variables that can be cut."""
     return [strategy.cut for strategy in strategies(call, workers)]
 
@@ -20,7 +22,7 @@ def cuts(call: Call, workers: int = 2) -> list[str]:
 def test_a_product_has_three_ways() -> None:
     """Rows, columns, and the dimension that is summed up."""
     x, y = Operand(0, (4, 6)), Operand(1, (6, 8))
-    found = strategies(Call("aten.mm.default", (x, y), ((4, 8),)))
+    found = strategies(OperatorCall("aten.mm.default", (x, y), ((4, 8),)))
     assert {strategy.cut: strategy.outcomes for strategy in found} == {
         "i": (Split(0),),
         "j": (Split(1),),
@@ -55,15 +57,15 @@ def test_a_group_is_not_cut_in_its_midst() -> None:
 
 def test_the_inner_one_of_joined_dimensions_is_not_cut() -> None:
     """Its pieces do not lie together."""
-    call = Call("aten.view.default", (Operand(0, (4, 6)), (24,)), ((24,),))
+    call = OperatorCall("aten.view.default", (Operand(0, (4, 6)), (24,)), ((24,),))
     (strategy,) = strategies(call)
     assert (strategy.cut, strategy.step) == ("i0", 6)
-    assert cuts(Call("aten.view.default", (Operand(0, (24,)), (4, 6)), ((4, 6),))) == ["i0"]
+    assert cuts(OperatorCall("aten.view.default", (Operand(0, (24,)), (4, 6)), ((4, 6),))) == ["i0"]
 
 
 def test_a_dimension_of_one_may_be_new() -> None:
     """Beside one of which each worker has one, as `torch.kron` makes them."""
-    call = Call("aten.view.default", (Operand(0, (4, 2)), (4, 1, 2, 1)), ((4, 1, 2, 1),))
+    call = OperatorCall("aten.view.default", (Operand(0, (4, 2)), (4, 1, 2, 1)), ((4, 1, 2, 1),))
     assert cuts(call) == ["i0", "i2"]
 
 
@@ -72,7 +74,7 @@ def test_results_share_their_variables() -> None:
     y, x, w = Operand(0, (4, 8, 8)), Operand(1, (4, 6, 8)), Operand(2, (8, 6, 3))
     mask = (True, True, True)
     arguments = (y, x, w, (8,), (1,), (1,), (1,), False, (0,), 1, mask)
-    found = strategies(Call("aten.convolution_backward.default", arguments, ((4, 6, 8), (8, 6, 3), (8,))))
+    found = strategies(OperatorCall("aten.convolution_backward.default", arguments, ((4, 6, 8), (8, 6, 3), (8,))))
     added = Partial(Reducer.SUM)
     assert {strategy.cut: strategy.outcomes for strategy in found} == {
         "b": (Split(0), added, added),
@@ -92,9 +94,9 @@ def test_parts_are_not_smaller_than_nothing() -> None:
 
 def test_what_is_not_described_has_no_way() -> None:
     """An operator that is not in the catalogue, and a form of one that it does not describe."""
-    assert strategies(Call("aten.sort.default", (Operand(0, (4,)),), ((4,), (4,)))) == ()
+    assert strategies(OperatorCall("aten.sort.default", (Operand(0, (4,)),), ((4,), (4,)))) == ()
     x, w = Operand(0, (4, 6, 8)), Operand(1, (6, 8, 3))
-    transposed = Call("aten.convolution.default", (x, w, None, (1,), (1,), (1,), True, (0,), 2), ((4, 16, 8),))
+    transposed = OperatorCall("aten.convolution.default", (x, w, None, (1,), (1,), (1,), True, (0,), 2), ((4, 16, 8),))
     assert description(transposed) is None
     assert strategies(transposed) == ()
 
@@ -102,22 +104,24 @@ def test_what_is_not_described_has_no_way() -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        Call("aten.mean.dim", (Operand(0, ()), (0,), False), ((),)),
-        Call("aten.sum.dim_IntList", (Operand(0, ()), (-1,), True), ((),)),
-        Call("aten._softmax.default", (Operand(0, ()), 0, False), ((),)),
-        Call("aten.transpose.int", (Operand(0, ()), 0, -1), ((),)),
+        OperatorCall("aten.mean.dim", (Operand(0, ()), (0,), False), ((),)),
+        OperatorCall("aten.sum.dim_IntList", (Operand(0, ()), (-1,), True), ((),)),
+        OperatorCall("aten._softmax.default", (Operand(0, ()), 0, False), ((),)),
+        OperatorCall("aten.transpose.int", (Operand(0, ()), 0, -1), ((),)),
     ],
 )
-def test_a_number_has_no_way(call: Call) -> None:
+def test_a_number_has_no_way(call: OperatorCall) -> None:
     """Torch takes it for a tensor of one dimension where one is to be named."""
     assert description(call) is not None
     assert strategies(call) == ()
 
 
-def pool(shape: tuple[int, ...], dimensions: int) -> Call:
+def pool(shape: tuple[int, ...], dimensions: int) -> OperatorCall:
     """A mean over windows of three, padded by one, which leaves the shape as it is."""
     window = ((3,) * dimensions, (1,) * dimensions, (1,) * dimensions)
-    return Call(f"aten.avg_pool{dimensions}d.default", (Operand(0, shape), *window, False, True, None), (shape,))
+    return OperatorCall(
+        f"aten.avg_pool{dimensions}d.default", (Operand(0, shape), *window, False, True, None), (shape,)
+    )
 
 
 @pytest.mark.parametrize("dimensions", [2, 3])

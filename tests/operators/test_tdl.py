@@ -6,7 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outgrow.operators.tdl import ALL, Call, Floor, Operand, Place, Result, Sum, Variable, described, elements, indices
+from outgrow.operators.tdl import (
+    ALL,
+    Floor,
+    Operand,
+    OperatorCall,
+    OperatorResult,
+    Place,
+    Sum,
+    Variable,
+    described,
+    elements,
+    indices,
+)
 
 NAMES: tuple[str, ...] = ("i", "j", "k")
 Numbers = Mapping[str, int]
@@ -76,8 +88,8 @@ def test_variables_go_as_far_as_their_dimensions() -> None:
     """Those of results, and those of reductions; a place that is no variable says nothing."""
     b, i, d = indices("b i d")
     x, w = Operand(0, (4, 9)), Operand(1, (3,))
-    call = Call("a.convolution", (x, w), ((4, 7),))
-    found = described(call, [Result.at((b, i), Sum((d,), x[b, i + d] * w[d]))])
+    call = OperatorCall("a.convolution", (x, w), ((4, 7),))
+    found = described(call, [OperatorResult.at((b, i), Sum((d,), x[b, i + d] * w[d]))])
     assert found.extents == {"b": 4, "i": 7, "d": 3}
     assert [element.operand for result in found.results if result for element in elements(result.value)] == [0, 1]
 

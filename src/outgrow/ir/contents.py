@@ -17,7 +17,7 @@ Content: TypeAlias = str | tuple[str, int]
 Layout: TypeAlias = tuple[str, tuple[int, ...], tuple[int, ...], int]
 
 
-class Call(NamedTuple):
+class NumberedCall(NamedTuple):
     """An op, and the content before it of each storage that it touches; those born here are missing."""
 
     at: int
@@ -46,17 +46,17 @@ def as_captured(op: Op, place: int, _before: Content | None) -> Content:
 
 def number(
     graph: Graph, accesses: list[Access], made: Callable[[Op, int, Content | None], Content]
-) -> tuple[list[Call], dict[str, Content]]:
+) -> tuple[list[NumberedCall], dict[str, Content]]:
     """Return every op by contents, and the content of each storage at the end.
 
     `made` tells what an op writes at a place of a storage, given what that held before.
     """
     contents: dict[str, Content] = {name: name for name in graph.storages if name not in graph.born_at}
-    calls: list[Call] = []
+    calls: list[NumberedCall] = []
     for at, (op, access) in enumerate(zip(graph.instructions, accesses, strict=True)):
         if isinstance(op, Op):
             before = {name: contents[name] for name in access.touched if name in contents}
-            calls.append(Call(at, op, access, before))
+            calls.append(NumberedCall(at, op, access, before))
             for storage, place in _first_writes(op, access).items():
                 contents[storage] = made(op, place, before.get(storage))
     return calls, contents
@@ -81,12 +81,12 @@ def _first_writes(op: Op, access: Access) -> dict[str, int]:
     return firsts
 
 
-def reads_of(call: Call) -> list[tuple[Content, Layout]]:
+def reads_of(call: NumberedCall) -> list[tuple[Content, Layout]]:
     """Return content and layout of each value that a call reads."""
     return [(call.before[value.storage], layout_of(value)) for value in call.access.reads]
 
 
-def writes_of(call: Call) -> list[Write | None]:
+def writes_of(call: NumberedCall) -> list[Write | None]:
     """Return what a call writes, results first; None for a result not used."""
     firsts = _first_writes(call.op, call.access)
     writes: list[Write | None] = []

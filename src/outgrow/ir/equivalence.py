@@ -50,7 +50,7 @@ from math import prod
 
 from outgrow.errors import InvalidGraph
 from outgrow.ir.accesses import Access
-from outgrow.ir.contents import Call, Content, Layout, Write, layout_of, number, reads_of, writes_of
+from outgrow.ir.contents import Content, Layout, NumberedCall, Write, layout_of, number, reads_of, writes_of
 from outgrow.ir.graph import DEVICE, Argument, Graph, Like, Op, Ref, Role, Storage, asking_layouts, leaving_out
 from outgrow.ir.layout import goes_in_step
 from outgrow.ir.stand_ins import Forms, Numbered, is_repeatable
@@ -93,7 +93,7 @@ def _check_complete(reference: Numbered, found: Collection[str]) -> None:
         raise InvalidGraph(f"captured ops are missing: {', '.join(missing)}", invariant=6)
 
 
-def _quieted(original: Call, positions: Sequence[int]) -> Call:
+def _quieted(original: NumberedCall, positions: Sequence[int]) -> NumberedCall:
     """Return the call without the arguments at `positions`, if they are all that it writes without returning it."""
     arguments = [original.op.arguments[at] for at in positions]
     values = dict(zip(original.op.references, original.access.reads, strict=True))
@@ -105,10 +105,10 @@ def _quieted(original: Call, positions: Sequence[int]) -> Call:
     written = tuple([name for name in original.access.written if name not in original.op.writes])
     touched = tuple(dict.fromkeys([*(value.storage for value in reads), *written]))
     before = {name: content for name, content in original.before.items() if name in touched}
-    return Call(original.at, op, Access(reads, original.access.results, written, touched), before)
+    return NumberedCall(original.at, op, Access(reads, original.access.results, written, touched), before)
 
 
-def _asking_layouts(original: Call, op: Op, layouts: Callable[[Op], Sequence[int]]) -> Call:
+def _asking_layouts(original: NumberedCall, op: Op, layouts: Callable[[Op], Sequence[int]]) -> NumberedCall:
     """Return the call with only the layout of each argument of which `op` asks only the layout, where that is right."""
     asked = [at for at, argument in enumerate(op.arguments) if isinstance(argument, Like)]
     if not asked:
@@ -117,10 +117,10 @@ def _asking_layouts(original: Call, op: Op, layouts: Callable[[Op], Sequence[int
     values = {value.name: value for value in (*original.access.reads, *original.access.layouts)}
     reads = tuple([values[name] for name in form.references])
     asked_of = tuple([values[argument.value] for argument in form.arguments if isinstance(argument, Like)])
-    return Call(original.at, form, original.access._replace(reads=reads, layouts=asked_of), original.before)
+    return NumberedCall(original.at, form, original.access._replace(reads=reads, layouts=asked_of), original.before)
 
 
-def _difference(call: Call, original: Call, in_place: Forms) -> str | None:
+def _difference(call: NumberedCall, original: NumberedCall, in_place: Forms) -> str | None:
     """Return in what `call` differs from the captured op, or None if it computes the same bits."""
     op, was = call.op, original.op
     if op is was and call.access == original.access and call.before == original.before:
@@ -180,7 +180,7 @@ def _same_form(argument: Argument, expected: Argument) -> bool:
     return repr(argument) == repr(expected)
 
 
-def _is_reuse(call: Call, operand: int, strided: bool, write: Write | None, expected: Write | None) -> bool:
+def _is_reuse(call: NumberedCall, operand: int, strided: bool, write: Write | None, expected: Write | None) -> bool:
     """Return whether the first result goes exactly over an operand, and all operands of its shape have its strides.
 
     These may be others if the form is `strided`. All that have as many elements are of the result's type. Complex

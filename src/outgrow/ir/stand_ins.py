@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from outgrow.ir.accesses import Access, accesses_of
-from outgrow.ir.contents import Call, Content, as_captured, number
+from outgrow.ir.contents import Content, NumberedCall, as_captured, number
 from outgrow.ir.graph import Graph, Op, Value
 
 Forms: TypeAlias = Mapping[str, Sequence[tuple[str, int, bool, bool]]]
@@ -58,11 +58,11 @@ _NO_LEEWAY = Leeway()
 class Turn(NamedTuple):
     """The turn of operand `number` of `whole`, a captured op that has `operands`: the call that begins, or goes on."""
 
-    whole: Call
+    whole: NumberedCall
     number: int
     operands: int
-    begins: Call
-    goes_on: Call
+    begins: NumberedCall
+    goes_on: NumberedCall
 
     def content(self, before: Content | None) -> Content:
         """Return what the result holds after this turn: the operands that are there, or all of them."""
@@ -71,7 +71,7 @@ class Turn(NamedTuple):
             there |= before[1]
         return name, 0 if there + 1 == 1 << self.operands else there
 
-    def expected(self, call: Call) -> Call:
+    def expected(self, call: NumberedCall) -> NumberedCall:
         """Return the call that this one should be: that which goes on, where something is there and this is not."""
         name, (made,) = self.whole.op.name, self.whole.access.written
         before = call.before.get(call.access.reads[0].storage) if call.access.reads else None
@@ -90,7 +90,7 @@ class Numbered(NamedTuple):
 
     graph: Graph
     leeway: Leeway
-    calls: dict[str, Call]
+    calls: dict[str, NumberedCall]
     others: dict[str, tuple[tuple[str, ...], ...]]
     wholes: dict[str, str]
     turns: dict[str, Turn]
@@ -101,7 +101,7 @@ class Numbered(NamedTuple):
         turn = self.turns.get(op.captured)
         return (self.wholes.get(op.captured, op.captured), place) if turn is None else turn.content(before)
 
-    def expected(self, call: Call) -> Call | None:
+    def expected(self, call: NumberedCall) -> NumberedCall | None:
         """Return the call that this one should be, by its name; None if nothing is called so."""
         turn = self.turns.get(call.op.captured)
         return self.calls.get(call.op.captured) if turn is None else turn.expected(call)
@@ -132,20 +132,22 @@ def numbered(captured: Graph, leeway: Leeway = _NO_LEEWAY) -> Numbered:
     )
 
 
-def is_repeatable(captured: Graph, call: Call) -> bool:
+def is_repeatable(captured: Graph, call: NumberedCall) -> bool:
     """Whether a captured call writes nothing that outlives the step."""
     return not any(captured.storages[name].is_persistent for name in call.access.written)
 
 
-def _may_be_replaced(captured: Graph, call: Call, others: Iterable[str]) -> bool:
+def _may_be_replaced(captured: Graph, call: NumberedCall, others: Iterable[str]) -> bool:
     """Whether ops of other names may stand for a call: it only brings into being what does not outlive the step."""
     is_born = not any(name in call.before for name in call.access.written) and not call.op.writes
     return is_born and is_repeatable(captured, call) and not any(name in captured.op_positions for name in others)
 
 
-def _parted(captured: Graph, calls: Sequence[Call], parts: Callable[[Op], Sequence[Op]]) -> dict[str, tuple[Call, ...]]:
+def _parted(
+    captured: Graph, calls: Sequence[NumberedCall], parts: Callable[[Op], Sequence[Op]]
+) -> dict[str, tuple[NumberedCall, ...]]:
     """Return the calls that are parts of each call that may be taken apart, by its name."""
-    found: dict[str, tuple[Call, ...]] = {}
+    found: dict[str, tuple[NumberedCall, ...]] = {}
     for call in calls:
         own = parts(call.op)
         if own and _may_be_replaced(captured, call, [part.name for part in own]):
@@ -154,7 +156,9 @@ def _parted(captured: Graph, calls: Sequence[Call], parts: Callable[[Op], Sequen
 
 
 def _in_turn(
-    captured: Graph, calls: Sequence[Call], in_turn: Callable[[Op, Mapping[str, Value]], Sequence[tuple[Op, Op]]]
+    captured: Graph,
+    calls: Sequence[NumberedCall],
+    in_turn: Callable[[Op, Mapping[str, Value]], Sequence[tuple[Op, Op]]],
 ) -> dict[str, tuple[Turn, ...]]:
     """Return the turns of the operands of each call that may go by operand, by its name."""
     found: dict[str, tuple[Turn, ...]] = {}
@@ -168,20 +172,20 @@ def _in_turn(
     return found
 
 
-def _turn(call: Call, captured: Graph, turn: Op) -> Call:
+def _turn(call: NumberedCall, captured: Graph, turn: Op) -> NumberedCall:
     """Return the call of a turn; what the result holds before it, if it reads that, is not known yet."""
     reads = tuple([captured.values[name] for name in turn.references])
     touched = tuple(dict.fromkeys([*(value.storage for value in reads), *call.access.written]))
     before = {name: call.before[name] for name in touched if name in call.before}
-    return Call(call.at, turn, Access(reads, call.access.results, call.access.written, touched), before)
+    return NumberedCall(call.at, turn, Access(reads, call.access.results, call.access.written, touched), before)
 
 
 def _joined(
-    captured: Graph, calls: Sequence[Call], joined: Callable[[Op, Op, Mapping[str, Value]], Op | None]
-) -> dict[tuple[str, str], Call]:
+    captured: Graph, calls: Sequence[NumberedCall], joined: Callable[[Op, Op, Mapping[str, Value]], Op | None]
+) -> dict[tuple[str, str], NumberedCall]:
     """Return the call that may stand for two, by the names of both."""
     makers = {value.name: call for call in calls for value in call.access.results}
-    pairs: list[tuple[Call, Call, Op]] = []
+    pairs: list[tuple[NumberedCall, NumberedCall, Op]] = []
     for second in calls:
         first = makers.get(second.access.reads[0].name) if second.access.reads else None
         one = first and joined(first.op, second.op, captured.values)
@@ -190,7 +194,7 @@ def _joined(
     if not pairs:
         return {}
     users = Counter(storage for call in calls for storage in call.access.touched)
-    found: dict[tuple[str, str], Call] = {}
+    found: dict[tuple[str, str], NumberedCall] = {}
     for first, second, one in pairs:
         (made,) = first.access.written
         is_between = users[made] == 2 and made not in captured.outliving and made not in first.before
@@ -199,18 +203,20 @@ def _joined(
     return found
 
 
-def _one(first: Call, second: Call, made: str, one: Op) -> Call:
+def _one(first: NumberedCall, second: NumberedCall, made: str, one: Op) -> NumberedCall:
     """Return the call of the op that stands for two: it reads what both read, but for what the first `made`."""
     values = {value.name: value for value in (*first.access.reads, *second.access.reads)}
     before = {name: content for name, content in {**first.before, **second.before}.items() if name != made}
     reads = tuple([values[name] for name in one.references])
     touched = tuple(dict.fromkeys([*(value.storage for value in reads), *second.access.written]))
-    return Call(second.at, one, Access(reads, second.access.results, second.access.written, touched), before)
+    return NumberedCall(second.at, one, Access(reads, second.access.results, second.access.written, touched), before)
 
 
-def _part(call: Call, part: Op) -> Call:
+def _part(call: NumberedCall, part: Op) -> NumberedCall:
     """Return the call of a part: the same operands, and the results that it has."""
     results = tuple([value for value in call.access.results if value.name in part.results])
     written = tuple(dict.fromkeys([value.storage for value in results]))
     touched = tuple(dict.fromkeys([*(value.storage for value in call.access.reads), *written]))
-    return Call(call.at, part, call.access._replace(results=results, written=written, touched=touched), call.before)
+    return NumberedCall(
+        call.at, part, call.access._replace(results=results, written=written, touched=touched), call.before
+    )

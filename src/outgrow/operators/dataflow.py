@@ -11,7 +11,7 @@ from functools import cached_property
 from math import prod
 
 from outgrow.ir.graph import Symbol
-from outgrow.operators.tdl import Call, Shape
+from outgrow.operators.tdl import OperatorCall, Shape
 
 HOST = Symbol("host")
 """Stands in a call for a number that is only known when the step runs."""
@@ -52,7 +52,7 @@ class Node:
     """
 
     name: str
-    call: Call
+    call: OperatorCall
     operands: tuple[str, ...]
     results: tuple[str | None, ...]
     written: tuple[int, ...] = ()

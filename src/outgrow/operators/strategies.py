@@ -30,14 +30,14 @@ from outgrow.operators.tdl import (
     Added,
     Argument,
     Atom,
-    Call,
     Description,
     Element,
     Operand,
+    OperatorCall,
+    OperatorResult,
     Place,
     Reduced,
     Reducer,
-    Result,
     Shape,
     Variable,
     described,
@@ -89,19 +89,19 @@ class Piece:
 
     bounds: Range
     regions: Mapping[int, Region]
-    call: Call
+    call: OperatorCall
     zeros: tuple[int, ...]
     fill: float
     divisor: int
 
 
 @cache
-def description(call: Call) -> Description | None:
+def description(call: OperatorCall) -> Description | None:
     """Return what a call computes; None where the catalogue does not describe each result, or a tensor is a keyword."""
     return _described(call)
 
 
-def _described(call: Call) -> Description | None:
+def _described(call: OperatorCall) -> Description | None:
     """Return the description of a call without keeping it: most pieces are looked at only once."""
     entry = entry_of(call.operator)
     if entry is None or call.named_operands:
@@ -112,11 +112,11 @@ def _described(call: Call) -> Description | None:
 
 
 @cache
-def strategies(call: Call, workers: int = 2) -> tuple[Strategy, ...]:
+def strategies(call: OperatorCall, workers: int = 2) -> tuple[Strategy, ...]:
     """Return the ways to compute a call with this many workers, in the order in which its variables are named.
 
     >>> x, y = Operand(0, (4, 6)), Operand(1, (6, 8))
-    >>> for strategy in strategies(Call("aten.mm.default", (x, y), ((4, 8),))):
+    >>> for strategy in strategies(OperatorCall("aten.mm.default", (x, y), ((4, 8),))):
     ...     print(strategy.cut, *strategy.outcomes)
     i Split(dim=0)
     j Split(dim=1)
@@ -130,13 +130,13 @@ def strategies(call: Call, workers: int = 2) -> tuple[Strategy, ...]:
 
 
 @cache
-def pieces(call: Call, strategy: Strategy, workers: int) -> tuple[Piece, ...]:
+def pieces(call: OperatorCall, strategy: Strategy, workers: int) -> tuple[Piece, ...]:
     """Return what each worker does; equal calls are one object."""
     found = description(call)
     entry = entry_of(call.operator)
     assert found is not None, "a strategy is one of a described call"
     assert entry is not None, "a strategy is one of a described call"
-    calls: dict[tuple[tuple[Shape, ...], tuple[Shape | None, ...]], Call] = {}
+    calls: dict[tuple[tuple[Shape, ...], tuple[Shape | None, ...]], OperatorCall] = {}
     made: list[Piece] = []
     for worker, bounds in enumerate(chunks(found.extents[strategy.cut], workers, strategy.step)):
         needed = regions(found, {**found.box, strategy.cut: bounds}, strategy.cut)
@@ -145,7 +145,7 @@ def pieces(call: Call, strategy: Strategy, workers: int) -> tuple[Piece, ...]:
         results = tuple(map(_local, call.shapes, strategy.outcomes, repeat(bounds)))
         key = tuple(sizes.values()), results
         if key not in calls:
-            parted = Call(call.operator, _with_shapes(call.arguments, sizes), results, call.keywords)
+            parted = OperatorCall(call.operator, _with_shapes(call.arguments, sizes), results, call.keywords)
             calls[key] = entry.adapt(parted, strategy.cut)
         zeros = strategy.once if worker else ()
         made.append(Piece(bounds, needed, calls[key], zeros, entry.fill, entry.divisor(call)))
@@ -168,7 +168,7 @@ def _strategy(found: Description, cut: str) -> Strategy | None:
     return Strategy(cut, _step(found, cut), tuple(outcomes), tuple(dict.fromkeys(once)))
 
 
-def _outcome(result: Result, cut: str) -> Outcome:
+def _outcome(result: OperatorResult, cut: str) -> Outcome:
     if cut in result.dims:
         return Split(result.dims.index(cut))
     if not any(_mentions(element, cut) for element in result.elements):
@@ -180,7 +180,7 @@ def _outcome(result: Result, cut: str) -> Outcome:
     return None
 
 
-def _addends(result: Result, cut: str) -> list[int] | None:
+def _addends(result: OperatorResult, cut: str) -> list[int] | None:
     """Return the operands that are added to reductions over a variable (condition 2); None where others are."""
     found: list[int] = []
     for part in result.value.parts if isinstance(result.value, Added) else (result.value,):
@@ -240,7 +240,7 @@ def _with_shapes(arguments: tuple[Argument, ...], sizes: Mapping[int, Shape]) ->
     )
 
 
-def _is_right(call: Call, found: Description, strategy: Strategy, workers: int) -> bool:
+def _is_right(call: OperatorCall, found: Description, strategy: Strategy, workers: int) -> bool:
     """Whether every worker has something to do, and its call reads what the whole call reads (condition 4).
 
     An equation of places that several pieces or elements share is checked once.

@@ -9,7 +9,7 @@
 
 A convolution in one dimension, of stride 2 and padding 1, is
 
-    Result.at((b, co, i), Sum((ci, d), x[b, ci, 2 * i + d - 1] * w[co, ci, d]))
+    OperatorResult.at((b, co, i), Sum((ci, d), x[b, ci, 2 * i + d - 1] * w[co, ci, d]))
 
 A description says where values come from, not what is done to them; the operator itself does that. Results of one
 operator share their variables. A dimension of a result that is ALL, or whose size is one and whose place is 0, cannot
@@ -298,7 +298,7 @@ Argument: TypeAlias = "Operand | Symbol | int | float | bool | str | tuple[Argum
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class OperatorCall:
     """A call of an operator on tensors of known shapes; `shapes` are those of its results, None for one it has not.
 
     The arguments are all that the operator has a place for, defaults included; `keywords` have none.
@@ -331,7 +331,7 @@ def _operands(arguments: Sequence[Argument]) -> list[Operand]:
 
 
 @dataclass(frozen=True)
-class Result:
+class OperatorResult:
     """A result: the variable of each of its dimensions, None for one that cannot be cut, and the value there."""
 
     dims: tuple[str | None, ...]
@@ -343,16 +343,16 @@ class Result:
         return elements(self.value)
 
     @staticmethod
-    def at(places: Sequence[Place | All | int], value: Expression) -> "Result":
+    def at(places: Sequence[Place | All | int], value: Expression) -> "OperatorResult":
         """Return the result whose element at some places is a value."""
-        return Result(tuple(place.variable if isinstance(place, Place) else None for place in places), value)
+        return OperatorResult(tuple(place.variable if isinstance(place, Place) else None for place in places), value)
 
 
 @dataclass(frozen=True)
 class Description:
     """What an operator computes: its results, None for one it does not give, and shapes of these and of operands."""
 
-    results: tuple[Result | None, ...]
+    results: tuple[OperatorResult | None, ...]
     result_shapes: tuple[Shape | None, ...]
     shapes: Mapping[int, Shape]
 
@@ -410,7 +410,7 @@ def _along(read: Sequence[tuple[Place | None, ...]]) -> tuple[tuple[Place | None
     return tuple([tuple({id(place): place for place in along}.values()) for along in zip(*read, strict=True)])
 
 
-def described(call: Call, results: Sequence[Result | None]) -> Description:
+def described(call: OperatorCall, results: Sequence[OperatorResult | None]) -> Description:
     """Return the description of a call that gives these results."""
     return Description(tuple(results), call.shapes, {operand.position: operand.shape for operand in call.operands})
 

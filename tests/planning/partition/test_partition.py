@@ -14,7 +14,7 @@ from outgrow.ir.machine import Device, LinkRates, Machine, Peers
 from outgrow.operators.dataflow import Dataflow, Node, Tensor
 from outgrow.operators.regions import Range, Region
 from outgrow.operators.strategies import Partial, Split, chunks, pieces, strategies
-from outgrow.operators.tdl import Call, Operand, Reducer, Shape
+from outgrow.operators.tdl import Operand, OperatorCall, Reducer, Shape
 from outgrow.planning.partition import level as choosing
 from outgrow.planning.partition import options
 from outgrow.planning.partition.lacking import WHOLE, fetched, handed_on
@@ -29,7 +29,7 @@ def product_of(name: str, left: str, right: str, tensors: dict[str, Tensor]) -> 
     """A matrix product that makes a tensor of its name."""
     (i, k), (_, j) = tensors[left].shape, tensors[right].shape
     tensors[name] = Tensor(name, (i, j), ITEM, name)
-    call = Call("aten.mm.default", (Operand(0, (i, k)), Operand(1, (k, j))), ((i, j),))
+    call = OperatorCall("aten.mm.default", (Operand(0, (i, k)), Operand(1, (k, j))), ((i, j),))
     return Node(name, call, (left, right), (name,))
 
 
@@ -52,7 +52,7 @@ def branches(rows: int, inner: int, columns: int) -> Dataflow:
     nodes = [product_of("u", "x", "a", tensors), product_of("v", "x", "b", tensors)]
     shape = (rows, columns)
     tensors["s"] = Tensor("s", shape, ITEM, "s")
-    call = Call("aten.add.Tensor", (Operand(0, shape), Operand(1, shape)), (shape,))
+    call = OperatorCall("aten.add.Tensor", (Operand(0, shape), Operand(1, shape)), (shape,))
     return Dataflow(tensors, (*nodes, Node("s", call, ("u", "v"), ("s",))))
 
 
@@ -221,7 +221,7 @@ def test_a_step_for_one_worker_is_as_it_was() -> None:
 
 def test_an_operator_without_description_is_whole_and_named() -> None:
     """It needs all of its operands; what it gives is free to be cut."""
-    call = Call("aten.sort.default", (Operand(0, (64, 512)),), ((64, 512), (64, 512)))
+    call = OperatorCall("aten.sort.default", (Operand(0, (64, 512)),), ((64, 512), (64, 512)))
     tensors = {name: Tensor(name, (64, 512), ITEM, name) for name in ("x", "s", "n")}
     found = partition(Dataflow(tensors, (Node("s", call, ("x",), ("s", "n")),)), 2)
     assert found.whole == ("aten.sort.default",)

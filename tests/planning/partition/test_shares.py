@@ -11,7 +11,7 @@ from outgrow.frontends.workers.exchange import TOGETHER
 from outgrow.frontends.workers.slicing import part, run
 from outgrow.operators.regions import Region, volume
 from outgrow.operators.strategies import pieces, strategies
-from outgrow.operators.tdl import Call, Operand, Reducer
+from outgrow.operators.tdl import Operand, OperatorCall, Reducer
 from outgrow.planning.partition.lacking import WHOLE
 from outgrow.planning.partition.partition import factors
 from outgrow.planning.partition.room import ADDENDS
@@ -22,7 +22,7 @@ TOLERANCE = 1e-12
 CASES = tuple(cases())
 
 
-def cuts(call: Call, levels: int) -> Iterator[tuple[str | None, ...]]:
+def cuts(call: OperatorCall, levels: int) -> Iterator[tuple[str | None, ...]]:
     """Yield all variables that a call can be cut along, in two at each level, the first worker leading; or none."""
     if levels == 0:
         yield ()
@@ -91,7 +91,7 @@ def test_parts_of_parts_give_the_whole(case: Case) -> None:
 def test_addends_add_up_to_the_whole(rows: int, workers: int) -> None:
     """Also where some groups have too little to cut, so that all of their workers do the same."""
     x, y = torch.randn(4, rows, dtype=torch.float64), torch.randn(rows, 6, dtype=torch.float64)
-    call = Call("aten.mm.default", (Operand(0, (4, rows)), Operand(1, (rows, 6))), ((4, 6),))
+    call = OperatorCall("aten.mm.default", (Operand(0, (4, rows)), Operand(1, (rows, 6))), ((4, 6),))
     levels = len(factors(workers))
     for count in range(1, levels + 1):
         chosen = ("k",) * count + ("i",) * (levels - count)

@@ -70,11 +70,11 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Call:
+class AskedCall:
     """A call of an operator, whose results take `size_bytes`. What was called earlier has a smaller `serial`.
 
-    In place of tensors are `Given` and `Result`, and real ones where the content is the same in every call. What it
-    writes is a copy of what it is given.
+    In place of tensors are `Given` and `AskedResult`, and real ones where the content is the same in every call. What
+    it writes is a copy of what it is given.
     """
 
     operator: OpOverload
@@ -85,15 +85,15 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class AskedResult:
     """The result of a call of this number."""
 
-    call: Call
+    call: AskedCall
     number: int
 
 
-_Source: TypeAlias = Given | Result
-_Known: TypeAlias = dict[Call, list[object]]
+_Source: TypeAlias = Given | AskedResult
+_Known: TypeAlias = dict[AskedCall, list[object]]
 """What calls have given."""
 Read: TypeAlias = Callable[[int | BufferSlot], object]
 """Gives the argument of a number, or what is in a buffer."""
@@ -106,7 +106,7 @@ class Question:
     It did so on a `line`, and found this `answer`. It asks nothing but the batch if it is `of_batch`.
     """
 
-    calls: tuple[Call, ...]
+    calls: tuple[AskedCall, ...]
     is_decision: bool
     line: str | None
     answer: Answer
@@ -193,7 +193,7 @@ class Asking:
         source = self._sources.of(tensor)
         if source is None:
             return False
-        return self._has_room(_needed(source.call) if isinstance(source, Result) else (), 2 * tensor.nbytes)
+        return self._has_room(_needed(source.call) if isinstance(source, AskedResult) else (), 2 * tensor.nbytes)
 
     def deciding(self) -> AbstractContextManager[object]:
         """Return a context in which it is asked whether a tensor is zero; other threads do so beside the step."""
@@ -225,10 +225,10 @@ class Asking:
             call = self._call(called, size)
             for number, tensor in enumerate(made):
                 if tensor not in self._sources and not self._literals.knows(tensor):
-                    self._sources.note(tensor, Result(call, number))
+                    self._sources.note(tensor, AskedResult(call, number))
         return found
 
-    def _written(self, called: Invoked) -> Iterator[tuple[Tensor, Result]]:
+    def _written(self, called: Invoked) -> Iterator[tuple[Tensor, AskedResult]]:
         """Yield what a call writes, if it writes it with what is followed, under each of its names.
 
         It may have been made of literals until then. What lies otherwise in the memory of a view that is written is not
@@ -243,7 +243,7 @@ class Asking:
         (target,) = targets
         call, form = self._call(called, target.untyped_storage().nbytes()), _form(target)
         names = (*self._sources.sharing(target), *self._literals.sharing(target))
-        yield from ((item, Result(call, 0)) for item in names if _form(item) == form)
+        yield from ((item, AskedResult(call, 0)) for item in names if _form(item) == form)
 
     def _looked_at(self, called: Invoked, run: Callable[[], object]) -> object:
         func, tensor = called.func, called.tensors[0]
@@ -255,7 +255,7 @@ class Asking:
             return run()
         return self._asked(calls, is_decision=self._is_deciding)
 
-    def _asked(self, calls: tuple[Call, ...], *, is_decision: bool) -> Answer:
+    def _asked(self, calls: tuple[AskedCall, ...], *, is_decision: bool) -> Answer:
         """Return what the last of some calls gives, or whether that is zero, and keep the question."""
         with no_dispatch():
             answer = _answer(calls, read=self._real.__getitem__, known=self._known, is_decision=is_decision)
@@ -268,7 +268,7 @@ class Asking:
         """Return fake results of the sizes that the batch gives them, and ask for that of the first."""
         tensors = called.tensors
         call = self._call(called, 8 * sum(item.numel() * max(item.dim(), 1) for item in tensors))
-        rows = Call(_SIZE, (Result(call, 0), 0), {}, 0, call.serial)
+        rows = AskedCall(_SIZE, (AskedResult(call, 0), 0), {}, 0, call.serial)
         calls = (*_needed(call), rows)
         if not self._has_room(calls):
             return run()
@@ -276,7 +276,7 @@ class Asking:
         reals = [real for real in self._known[call] if isinstance(real, Tensor)]
         made = [tensors[0].new_empty_strided(real.shape, real.stride(), dtype=real.dtype) for real in reals]
         for number, item in enumerate(made):
-            self._sources.note(item, Result(call, number))
+            self._sources.note(item, AskedResult(call, number))
         return made[0] if len(called.func._schema.returns) == 1 else tuple(made)
 
     def _selected(self, values: Tensor, mask: Tensor, run: Callable[[], object]) -> object:
@@ -293,7 +293,7 @@ class Asking:
         chosen = self._counted(chosen_by, run)
         return values.new_empty(times * chosen.shape[0]) if isinstance(chosen, Tensor) else chosen
 
-    def _has_room(self, calls: Sequence[Call], more_bytes: int = 0) -> bool:
+    def _has_room(self, calls: Sequence[AskedCall], more_bytes: int = 0) -> bool:
         """Whether these calls, with all that questions have needed so far, take little enough."""
         needed = self._known.keys() | set(calls)
         return len(needed) <= _MOST_OPERATORS and more_bytes + sum(item.size_bytes for item in needed) <= _MOST_BYTES
@@ -307,10 +307,10 @@ class Asking:
             return False
         return all(tensor in self._sources or self._literals.knows(tensor) for tensor in called.tensors)
 
-    def _call(self, called: Invoked, size_bytes: int) -> Call:
+    def _call(self, called: Invoked, size_bytes: int) -> AskedCall:
         self._serial += 1
         args, kwargs = called.exchanged(self._source)
-        return Call(called.func, args, kwargs, size_bytes, self._serial)
+        return AskedCall(called.func, args, kwargs, size_bytes, self._serial)
 
     def _source(self, tensor: Tensor) -> object:
         source = self._sources.of(tensor)
@@ -327,24 +327,24 @@ def _copy(tensor: Tensor) -> Tensor:
     return tensor.new_empty(0).set_(memory, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
-def _needed(call: Call) -> tuple[Call, ...]:
+def _needed(call: AskedCall) -> tuple[AskedCall, ...]:
     """Return a call, and those that it depends on, in their order."""
-    found: set[Call] = set()
+    found: set[AskedCall] = set()
     waiting = [call]
     while waiting:
         item = waiting.pop()
         if item not in found:
             found.add(item)
             leaves = leaves_of(item.args, item.kwargs)
-            waiting += [leaf.call for leaf in leaves if isinstance(leaf, Result)]
+            waiting += [leaf.call for leaf in leaves if isinstance(leaf, AskedResult)]
     return tuple(sorted(found, key=lambda item: item.serial))
 
 
-def _answer(calls: Sequence[Call], *, read: Read, known: _Known, is_decision: bool) -> Answer:
+def _answer(calls: Sequence[AskedCall], *, read: Read, known: _Known, is_decision: bool) -> Answer:
     """Return what the last of some calls gives for what is read now; from then on all of them are `known`."""
 
     def real(source: _Source) -> object:
-        if isinstance(source, Result):
+        if isinstance(source, AskedResult):
             return known[source.call][source.number]
         leaf = source.leaf.tensor if isinstance(source.leaf, Outer) else read(source.leaf)
         assert isinstance(leaf, Tensor), "the signature says that it is a tensor"
@@ -353,7 +353,7 @@ def _answer(calls: Sequence[Call], *, read: Read, known: _Known, is_decision: bo
     with torch.no_grad(), torch._C._DisableAutocast():
         for item in calls:
             if item not in known:
-                args, kwargs = pytree.tree_map_only((Given, Result), real, (item.args, item.kwargs))
+                args, kwargs = pytree.tree_map_only((Given, AskedResult), real, (item.args, item.kwargs))
                 if writes(item.operator):
                     args, kwargs = exchanged((args, kwargs), _copy)
                 known[item] = pytree.tree_leaves(item.operator(*args, **kwargs))

@@ -54,7 +54,7 @@ Paths = tuple[Path, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CallSite:
     """A call of what is on a path, with the paths of its arguments, by position and by name."""
 
     callee: Path
@@ -71,7 +71,7 @@ class Reads:
     """
 
     paths: Paths
-    calls: tuple[Call, ...]
+    calls: tuple[CallSite, ...]
     whole: Paths
     asked: Paths
 
@@ -108,7 +108,7 @@ class _Walk:
         self.keywords: tuple[str, ...] = ()
         self.inner: list[Reads] = []
         self.paths: dict[Path, None] = {}
-        self.calls: dict[Call, None] = {}
+        self.calls: dict[CallSite, None] = {}
         self.whole: dict[Path, None] = {}
         self.asked: dict[Path, None] = {}
 
@@ -297,7 +297,7 @@ class _Walk:
         self.paths |= dict.fromkeys(paths)
 
     def _note_call(self, callee: Paths, positions: tuple[Paths, ...], keywords: tuple[tuple[str, Paths], ...]) -> None:
-        self.calls |= {Call(path, positions, keywords): None for path in callee}
+        self.calls |= {CallSite(path, positions, keywords): None for path in callee}
 
 
 def _effect(item: dis.Instruction, *, jump: bool = False) -> int:

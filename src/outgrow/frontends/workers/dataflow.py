@@ -27,7 +27,7 @@ from outgrow.frontends.workers.gathers import offer_gathers
 from outgrow.ir.graph import Symbol
 from outgrow.operators import dataflow
 from outgrow.operators.dataflow import GATHERED, HOST, Dataflow, Node
-from outgrow.operators.tdl import Argument, Call, Operand
+from outgrow.operators.tdl import Argument, Operand, OperatorCall
 from outgrow.runtime.results import results_of
 
 _ATEN = torch.ops.aten
@@ -139,7 +139,7 @@ class _Reading:
         shapes = tuple(tuple(item.shape) if isinstance(item, Tensor) else None for item in results)
         if not isinstance(found, tuple | list) and names[0] is not None:
             self._names[node] = names[0]
-        call = Call(operator_name(node.target), arguments, shapes, keywords)
+        call = OperatorCall(operator_name(node.target), arguments, shapes, keywords)
         given = tuple(self._names[item] for item in operands)
         changed = {self._names[item] for item in written_nodes(node)}.difference(names)
         written = tuple(at for at, name in enumerate(given) if name in changed and name not in given[:at])

@@ -18,7 +18,7 @@ from outgrow.frontends.user.sharing import address
 from outgrow.ir.machine import Machine
 from outgrow.operators.dataflow import Node
 from outgrow.operators.strategies import description
-from outgrow.operators.tdl import Call
+from outgrow.operators.tdl import OperatorCall
 from outgrow.planning.partition.agenda import Agenda, Job, agenda
 from outgrow.planning.partition.footprint import dataflow_peak_bytes
 from outgrow.planning.partition.shares import Shares
@@ -115,7 +115,7 @@ def _costs(node: Node, shares: Shares, pace: Pace) -> tuple[float, float, float]
     return byte * fetched, seconds, byte * handed_on
 
 
-def _seconds(call: Call, pace: Pace) -> float:
+def _seconds(call: OperatorCall, pace: Pace) -> float:
     found = description(call)
     multiplications = prod(found.extents.values()) if found is not None else 0
     shapes = (*(operand.shape for operand in call.operands), *(shape for shape in call.shapes if shape is not None))

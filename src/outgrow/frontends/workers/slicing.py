@@ -20,7 +20,7 @@ from outgrow.operators.catalogue import entry_of
 from outgrow.operators.dataflow import Dataflow, Node
 from outgrow.operators.regions import Region
 from outgrow.operators.strategies import Partial, Piece, Split, Strategy, pieces, strategies
-from outgrow.operators.tdl import Call
+from outgrow.operators.tdl import OperatorCall
 from outgrow.planning.partition.partition import factors
 from outgrow.runtime.results import results_of
 
@@ -32,7 +32,7 @@ _SOME_NUMBER = 0.5
 Results = Sequence[Tensor | None]
 
 
-def run(call: Call, operands: Sequence[Tensor]) -> list[Tensor | None]:
+def run(call: OperatorCall, operands: Sequence[Tensor]) -> list[Tensor | None]:
     """Return the results of a call on tensors, None for those that it does not have."""
     given = iter(operands)
     arguments = [filled(item, _SOME_NUMBER, given) for item in call.arguments]
@@ -60,7 +60,7 @@ def part(tensor: Tensor, region: Region, fill: float) -> Tensor:
     return F.pad(tensor, beyond, value=fill) if any(beyond) else tensor.contiguous()
 
 
-def put_together(call: Call, strategy: Strategy, given: Sequence[Results]) -> list[Tensor | None]:
+def put_together(call: OperatorCall, strategy: Strategy, given: Sequence[Results]) -> list[Tensor | None]:
     """Return the results of a call from what its workers give."""
     found: list[Tensor | None] = []
     for outcome, parts in zip(strategy.outcomes, zip(*given, strict=True), strict=True):
@@ -103,7 +103,7 @@ def checked(step: Dataflow, workers: int) -> Iterator[Checked]:
 
     Operators that leave the content of their results undefined are left out.
     """
-    seen: set[Call] = set()
+    seen: set[OperatorCall] = set()
     for node in step.nodes:
         if node.call not in seen and "empty" not in node.call.operator:
             seen.add(node.call)
@@ -133,7 +133,7 @@ def _drawn(tensor: dataflow.Tensor) -> Tensor:
     return numbers if dtype.is_floating_point else (numbers > 0.5).to(dtype)
 
 
-def worst_error(call: Call, strategy: Strategy, workers: int, operands: Sequence[Tensor]) -> float:
+def worst_error(call: OperatorCall, strategy: Strategy, workers: int, operands: Sequence[Tensor]) -> float:
     """Return the largest difference between a call in pieces and as a whole, over the largest element of the result."""
     whole = run(call, [item.clone() for item in operands])
     given = (run_piece(piece, [item.clone() for item in operands]) for piece in pieces(call, strategy, workers))

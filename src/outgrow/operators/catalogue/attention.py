@@ -3,16 +3,16 @@
 from collections.abc import Mapping
 
 from outgrow.operators.catalogue.entry import Entry
-from outgrow.operators.tdl import ALL, Call, Element, Operand, Result, applied, indices
+from outgrow.operators.tdl import ALL, Element, Operand, OperatorCall, OperatorResult, applied, indices
 
 b, h = indices("b h")
 
 
-def by_heads(call: Call) -> list[Result | None]:
+def by_heads(call: OperatorCall) -> list[OperatorResult | None]:
     """Sequences and heads come first in all tensors; a mask may be the same for all of them."""
     read = applied(*map(_of_head, call.operands))
     shapes = call.shapes
-    return [None if shape is None else Result.at((b, h, *(ALL for _ in shape[2:])), read) for shape in shapes]
+    return [None if shape is None else OperatorResult.at((b, h, *(ALL for _ in shape[2:])), read) for shape in shapes]
 
 
 def _of_head(operand: Operand) -> Element:

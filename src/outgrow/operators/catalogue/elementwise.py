@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from outgrow.operators.catalogue.entry import Entry, broadcast, only_shape
 from outgrow.operators.dataflow import GATHERED
-from outgrow.operators.tdl import Call, Result, applied, numbered
+from outgrow.operators.tdl import OperatorCall, OperatorResult, applied, numbered
 
 _NAMES = (
     "_to_copy abs acos acosh add.Scalar add.Tensor addcdiv addcmul asin asinh atan atan2 atanh "
@@ -23,11 +23,11 @@ _NAMES = (
 )
 
 
-def elementwise(call: Call) -> list[Result | None]:
+def elementwise(call: OperatorCall) -> list[OperatorResult | None]:
     """Describe a result of which each element is made of the operands' elements at the same place."""
     at = numbered("i", len(only_shape(call)))
     value = applied(*(broadcast(operand, at) for operand in call.operands))
-    return [Result.at(at, value)]
+    return [OperatorResult.at(at, value)]
 
 
 ENTRIES: Mapping[str, Entry] = {

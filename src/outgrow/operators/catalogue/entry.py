@@ -4,10 +4,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from outgrow.operators.tdl import ALL, All, Argument, Call, Element, Operand, Place, Result, Shape, numbered
+from outgrow.operators.tdl import (
+    ALL,
+    All,
+    Argument,
+    Element,
+    Operand,
+    OperatorCall,
+    OperatorResult,
+    Place,
+    Shape,
+    numbered,
+)
 
-Describe: TypeAlias = Callable[[Call], Sequence[Result | None]]
-Adapt: TypeAlias = Callable[[Call, str], Call]
+Describe: TypeAlias = Callable[[OperatorCall], Sequence[OperatorResult | None]]
+Adapt: TypeAlias = Callable[[OperatorCall, str], OperatorCall]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +35,16 @@ class Entry:
     describe: Describe
     adapt: Adapt = lambda call, _cut: call
     fill: float = 0.0
-    quotient: Callable[[Call], tuple[int, int] | None] = lambda _call: None
-    divisor: Callable[[Call], int] = lambda _call: 1
+    quotient: Callable[[OperatorCall], tuple[int, int] | None] = lambda _call: None
+    divisor: Callable[[OperatorCall], int] = lambda _call: 1
 
 
-def asked(call: Call, results: Sequence[Result]) -> list[Result | None]:
+def asked(call: OperatorCall, results: Sequence[OperatorResult]) -> list[OperatorResult | None]:
     """Return the results of a call that are asked for, None for the others."""
     return [None if shape is None else result for result, shape in zip(results, call.shapes, strict=True)]
 
 
-def only_shape(call: Call) -> Shape:
+def only_shape(call: OperatorCall) -> Shape:
     """Return the shape of the one result of a call."""
     (shape,) = call.shapes
     assert shape is not None, f"what {call.operator} makes is asked for"
@@ -52,10 +63,10 @@ def broadcast(operand: Operand, at: Sequence[Place]) -> Element:
     return operand[tuple(0 if size == 1 else place for place, size in zip(places, operand.shape, strict=True))]
 
 
-def with_argument(call: Call, position: int, argument: Argument) -> Call:
+def with_argument(call: OperatorCall, position: int, argument: Argument) -> OperatorCall:
     """Return a call with another argument at a position."""
     arguments = (*call.arguments[:position], argument, *call.arguments[position + 1 :])
-    return Call(call.operator, arguments, call.shapes, call.keywords)
+    return OperatorCall(call.operator, arguments, call.shapes, call.keywords)
 
 
 def sized(position: int) -> Adapt:

@@ -6,26 +6,26 @@ Where such a place may be anywhere, all of the dimension is needed.
 from collections.abc import Mapping
 
 from outgrow.operators.catalogue.entry import Entry
-from outgrow.operators.tdl import ALL, Call, Result, Sum, applied, indices, numbered
+from outgrow.operators.tdl import ALL, OperatorCall, OperatorResult, Sum, applied, indices, numbered
 
 b, c = indices("b c")
 
 
-def embedding(call: Call) -> list[Result | None]:
+def embedding(call: OperatorCall) -> list[OperatorResult | None]:
     """A row of the table for each number."""
     table, numbers = call.operands
     i = numbered("i", len(numbers.shape))
-    return [Result.at((*i, c), applied(table[ALL, c], numbers[i]))]
+    return [OperatorResult.at((*i, c), applied(table[ALL, c], numbers[i]))]
 
 
-def embedding_dense_backward(call: Call) -> list[Result | None]:
+def embedding_dense_backward(call: OperatorCall) -> list[OperatorResult | None]:
     """The gradient of a table: what arrives for a number is added to its row, divided by how often if that is asked."""
     y, numbers = call.operands
     if call.arguments[4] is True:
         around = (ALL,) * len(numbers.shape)
-        return [Result.at((ALL, c), applied(y[*around, c], numbers[around]))]
+        return [OperatorResult.at((ALL, c), applied(y[*around, c], numbers[around]))]
     i = numbered("i", len(numbers.shape))
-    return [Result.at((ALL, c), Sum(i, applied(y[*i, c], numbers[i])))]
+    return [OperatorResult.at((ALL, c), Sum(i, applied(y[*i, c], numbers[i])))]
 
 
 ENTRIES: Mapping[str, Entry] = {

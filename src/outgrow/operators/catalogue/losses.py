@@ -10,7 +10,7 @@ from math import prod
 
 from outgrow.operators.catalogue.elementwise import elementwise
 from outgrow.operators.catalogue.entry import Adapt, Entry, broadcast, with_argument
-from outgrow.operators.tdl import ALL, All, Call, Place, Result, Sum, applied, numbered
+from outgrow.operators.tdl import ALL, All, OperatorCall, OperatorResult, Place, Sum, applied, numbered
 
 _NONE, _MEAN, _SUM = 0, 1, 2
 """The codes of reductions."""
@@ -18,7 +18,7 @@ _OF_CLASSES = 3
 """The position of the reduction where classes are compared."""
 
 
-def nll_loss(call: Call) -> list[Result | None]:
+def nll_loss(call: OperatorCall) -> list[OperatorResult | None]:
     """The losses, or their sum, and the sum of their weights. A single example is not described."""
     x, target, *weight = call.operands
     if len(x.shape) == 1:
@@ -27,17 +27,17 @@ def nll_loss(call: Call) -> list[Result | None]:
     value = applied(x[read], target[at], *(item[ALL] for item in weight))
     total = Sum(at, value)
     is_each = call.arguments[_OF_CLASSES] == _NONE
-    return [Result.at(at, value) if is_each else Result.at((), total), Result.at((), total)]
+    return [OperatorResult.at(at, value) if is_each else OperatorResult.at((), total), OperatorResult.at((), total)]
 
 
-def nll_loss_backward(call: Call) -> list[Result | None]:
+def nll_loss_backward(call: OperatorCall) -> list[OperatorResult | None]:
     """The gradient of the logarithms, from that of the loss, the classes and the sum of weights."""
     y, x, target, *weights, total = call.operands
     if len(x.shape) == 1:
         return [None]
     at, read = _places(len(x.shape))
     parts = [y[at] if y.shape else y[()], x[read], target[at], *(item[ALL] for item in weights), total[()]]
-    return [Result.at(read, applied(*parts))]
+    return [OperatorResult.at(read, applied(*parts))]
 
 
 def _places(rank: int) -> tuple[tuple[Place, ...], tuple[Place | All, ...]]:
@@ -46,20 +46,20 @@ def _places(rank: int) -> tuple[tuple[Place, ...], tuple[Place | All, ...]]:
     return (batch, *space), (batch, ALL, *space)
 
 
-def _mean(call: Call) -> tuple[int, int] | None:
+def _mean(call: OperatorCall) -> tuple[int, int] | None:
     return (0, 1) if call.arguments[_OF_CLASSES] == _MEAN else None
 
 
-def compared(reduction: int) -> Callable[[Call], list[Result | None]]:
+def compared(reduction: int) -> Callable[[OperatorCall], list[OperatorResult | None]]:
     """Return the description of a loss of numbers; its reduction is the argument at a position."""
 
-    def describe(call: Call) -> list[Result | None]:
+    def describe(call: OperatorCall) -> list[OperatorResult | None]:
         if call.arguments[reduction] == _NONE:
             return elementwise(call)
         first, *others = call.operands
         at = numbered("i", len(first.shape))
         read = (item[at] if item.shape == first.shape else broadcast(item, at) for item in others)
-        return [Result.at((), Sum(at, applied(first[at], *read)))]
+        return [OperatorResult.at((), Sum(at, applied(first[at], *read)))]
 
     return describe
 
@@ -68,7 +68,7 @@ def _as_sum(reduction: int) -> Adapt:
     return lambda call, _cut: with_argument(call, reduction, _SUM) if call.arguments[reduction] == _MEAN else call
 
 
-def _count(reduction: int, operand: int) -> Callable[[Call], int]:
+def _count(reduction: int, operand: int) -> Callable[[OperatorCall], int]:
     """Return what divides a part of a mean: how many elements the whole operand has."""
     return lambda call: prod(call.operands[operand].shape) if call.arguments[reduction] == _MEAN else 1
 

@@ -8,20 +8,20 @@ from collections.abc import Mapping
 
 from outgrow.ir.layout import contiguous_strides
 from outgrow.operators.catalogue.entry import Entry, only_shape, sized, with_argument
-from outgrow.operators.tdl import ALL, Call, Result, applied, numbered
+from outgrow.operators.tdl import ALL, OperatorCall, OperatorResult, applied, numbered
 
 
-def made(call: Call) -> list[Result | None]:
+def made(call: OperatorCall) -> list[OperatorResult | None]:
     """The same number everywhere, or none in particular."""
-    return [Result.at(numbered("i", len(only_shape(call))), applied())]
+    return [OperatorResult.at(numbered("i", len(only_shape(call))), applied())]
 
 
-def drawn(call: Call) -> list[Result | None]:
+def drawn(call: OperatorCall) -> list[OperatorResult | None]:
     """Numbers of which each depends on how many were drawn before it."""
-    return [None if shape is None else Result.at(tuple(ALL for _ in shape), applied()) for shape in call.shapes]
+    return [None if shape is None else OperatorResult.at(tuple(ALL for _ in shape), applied()) for shape in call.shapes]
 
 
-def _strided(call: Call, cut: str) -> Call:
+def _strided(call: OperatorCall, cut: str) -> OperatorCall:
     """Return how a part is called that says where its elements lie: one behind the other."""
     return with_argument(sized(1)(call, cut), 2, contiguous_strides(only_shape(call)))
 

@@ -6,19 +6,19 @@ A largest element is found again by its number in the whole plane, so the number
 from collections.abc import Callable, Mapping
 
 from outgrow.operators.catalogue.entry import Entry
-from outgrow.operators.tdl import ALL, Call, Result, applied, indices
+from outgrow.operators.tdl import ALL, OperatorCall, OperatorResult, applied, indices
 
 b, c = indices("b c")
 
 
-def by_planes(space: int) -> Callable[[Call], list[Result | None]]:
+def by_planes(space: int) -> Callable[[OperatorCall], list[OperatorResult | None]]:
     """Return the description of a pool in this many dimensions: each plane by itself, with a batch or without."""
 
-    def describe(call: Call) -> list[Result | None]:
+    def describe(call: OperatorCall) -> list[OperatorResult | None]:
         has_batch = len(call.operands[0].shape) > space + 1
         at = (*((b, c) if has_batch else (c,)), *(ALL,) * space)
         read = applied(*(operand[at] for operand in call.operands))
-        return [None if shape is None else Result.at(at, read) for shape in call.shapes]
+        return [None if shape is None else OperatorResult.at(at, read) for shape in call.shapes]
 
     return describe
 

@@ -3,33 +3,33 @@
 from collections.abc import Mapping
 
 from outgrow.operators.catalogue.entry import Entry, broadcast
-from outgrow.operators.tdl import Call, Result, Sum, indices
+from outgrow.operators.tdl import OperatorCall, OperatorResult, Sum, indices
 
 n, i, j, k = indices("n i j k")
 
 
-def mm(call: Call) -> list[Result | None]:
+def mm(call: OperatorCall) -> list[OperatorResult | None]:
     """A row by a column."""
     x, y = call.operands
-    return [Result.at((i, j), Sum((k,), x[i, k] * y[k, j]))]
+    return [OperatorResult.at((i, j), Sum((k,), x[i, k] * y[k, j]))]
 
 
-def bmm(call: Call) -> list[Result | None]:
+def bmm(call: OperatorCall) -> list[OperatorResult | None]:
     """A product for each number of a batch."""
     x, y = call.operands
-    return [Result.at((n, i, j), Sum((k,), x[n, i, k] * y[n, k, j]))]
+    return [OperatorResult.at((n, i, j), Sum((k,), x[n, i, k] * y[n, k, j]))]
 
 
-def addmm(call: Call) -> list[Result | None]:
+def addmm(call: OperatorCall) -> list[OperatorResult | None]:
     """A product, and something added to it."""
     bias, x, y = call.operands
-    return [Result.at((i, j), broadcast(bias, (i, j)) + Sum((k,), x[i, k] * y[k, j]))]
+    return [OperatorResult.at((i, j), broadcast(bias, (i, j)) + Sum((k,), x[i, k] * y[k, j]))]
 
 
-def baddbmm(call: Call) -> list[Result | None]:
+def baddbmm(call: OperatorCall) -> list[OperatorResult | None]:
     """A product for each number of a batch, and something added to it."""
     bias, x, y = call.operands
-    return [Result.at((n, i, j), broadcast(bias, (n, i, j)) + Sum((k,), x[n, i, k] * y[n, k, j]))]
+    return [OperatorResult.at((n, i, j), broadcast(bias, (n, i, j)) + Sum((k,), x[n, i, k] * y[n, k, j]))]
 
 
 ENTRIES: Mapping[str, Entry] = {

@@ -8,13 +8,13 @@ from dataclasses import replace
 from math import prod
 
 from outgrow.operators.catalogue.entry import Entry, dimension
-from outgrow.operators.tdl import Call, Reducer, Result, numbered, reduced
+from outgrow.operators.tdl import OperatorCall, OperatorResult, Reducer, numbered, reduced
 
 
-def over_dimensions(by: Reducer) -> Callable[[Call], list[Result | None]]:
+def over_dimensions(by: Reducer) -> Callable[[OperatorCall], list[OperatorResult | None]]:
     """Return the description of a reduction over the dimensions that its second argument names; none: over all."""
 
-    def describe(call: Call) -> list[Result | None]:
+    def describe(call: OperatorCall) -> list[OperatorResult | None]:
         (x,) = call.operands
         rank = len(x.shape)
         dims = _reduced(call)
@@ -23,21 +23,21 @@ def over_dimensions(by: Reducer) -> Callable[[Call], list[Result | None]]:
         over = [at[dim] for dim in dims]
         value = reduced(by, over, x[at])
         left = [0 if axis in dims else place for axis, place in enumerate(at) if keeps or axis not in dims]
-        return [Result.at(left, value)]
+        return [OperatorResult.at(left, value)]
 
     return describe
 
 
-def _as_a_sum(call: Call, _cut: str) -> Call:
+def _as_a_sum(call: OperatorCall, _cut: str) -> OperatorCall:
     return replace(call, operator="aten.sum.dim_IntList" if len(call.arguments) > 1 else "aten.sum.default")
 
 
-def _count(call: Call) -> int:
+def _count(call: OperatorCall) -> int:
     (x,) = call.operands
     return prod(x.shape[dim] for dim in _reduced(call))
 
 
-def _reduced(call: Call) -> tuple[int, ...]:
+def _reduced(call: OperatorCall) -> tuple[int, ...]:
     """Return the dimensions that a call reduces over."""
     (x,) = call.operands
     argument = call.arguments[1] if len(call.arguments) > 1 else None

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from outgrow.operators.catalogue.entry import Entry, broadcast, dimension, only_shape, sized, whole_number
-from outgrow.operators.tdl import ALL, All, Argument, Call, Place, Result, numbered
+from outgrow.operators.tdl import ALL, All, Argument, OperatorCall, OperatorResult, Place, numbered
 
 
-def view(call: Call) -> list[Result | None]:
+def view(call: OperatorCall) -> list[OperatorResult | None]:
     """The same elements in the same order, in other dimensions."""
     (x,) = call.operands
     shape = only_shape(call)
@@ -29,7 +29,7 @@ def view(call: Call) -> list[Result | None]:
             read += [ALL for _ in inner]
             for axis in outer:
                 at[axis] = ALL
-    return [Result.at(at, x[tuple(read)])]
+    return [OperatorResult.at(at, x[tuple(read)])]
 
 
 def _blocks(one: Sequence[int], other: Sequence[int]) -> list[tuple[list[int], list[int]]]:
@@ -73,13 +73,13 @@ def _divided(place: Place, sizes: Sequence[int]) -> list[Place | int]:
     return found
 
 
-def permute(call: Call) -> list[Result | None]:
+def permute(call: OperatorCall) -> list[OperatorResult | None]:
     """The dimensions in another order."""
     (x,) = call.operands
     return _in_order(call, [number % len(x.shape) for number in _numbers(call.arguments[1])])
 
 
-def transpose(call: Call) -> list[Result | None]:
+def transpose(call: OperatorCall) -> list[OperatorResult | None]:
     """Two dimensions exchanged."""
     (x,) = call.operands
     order = list(range(len(x.shape)))
@@ -89,34 +89,34 @@ def transpose(call: Call) -> list[Result | None]:
     return _in_order(call, order)
 
 
-def t(call: Call) -> list[Result | None]:
+def t(call: OperatorCall) -> list[OperatorResult | None]:
     """Rows for columns."""
     (x,) = call.operands
     return _in_order(call, list(range(len(x.shape)))[::-1])
 
 
-def _in_order(call: Call, order: Sequence[int]) -> list[Result | None]:
+def _in_order(call: OperatorCall, order: Sequence[int]) -> list[OperatorResult | None]:
     (x,) = call.operands
     i = numbered("i", len(order))
     read: dict[int, Place] = {axis: i[at] for at, axis in enumerate(order)}
-    return [Result.at(i, x[tuple(read[axis] for axis in range(len(order)))])]
+    return [OperatorResult.at(i, x[tuple(read[axis] for axis in range(len(order)))])]
 
 
-def expand(call: Call) -> list[Result | None]:
+def expand(call: OperatorCall) -> list[OperatorResult | None]:
     """Dimensions of size one become larger, and new ones come first."""
     (x,) = call.operands
     i = numbered("i", len(only_shape(call)))
-    return [Result.at(i, broadcast(x, i))]
+    return [OperatorResult.at(i, broadcast(x, i))]
 
 
-def unsqueeze(call: Call) -> list[Result | None]:
+def unsqueeze(call: OperatorCall) -> list[OperatorResult | None]:
     """A dimension of size one."""
     (x,) = call.operands
     rank = len(x.shape) + 1
     i = numbered("i", rank)
     new = dimension(call.arguments[1], rank)
     at = [0 if axis == new else place for axis, place in enumerate(i)]
-    return [Result.at(at, x[tuple(place for axis, place in enumerate(i) if axis != new)])]
+    return [OperatorResult.at(at, x[tuple(place for axis, place in enumerate(i) if axis != new)])]
 
 
 def _numbers(argument: Argument) -> list[int]:

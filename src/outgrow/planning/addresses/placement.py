@@ -71,7 +71,7 @@ class _Shelf:
     bottom: int
 
 
-class _Result(NamedTuple):
+class _Arrangement(NamedTuple):
     """A sequence of blocks, the address of each block (0 where it is not in the sequence), and the arena."""
 
     sequence: Integers
@@ -101,7 +101,7 @@ def place(blocks: Sequence[Block], *, alignment_bytes: int = 64, rounds: int = 1
     return Placement(tuple(addresses), arena, live)
 
 
-def _best(shelf: _Shelf, blocks: Sequence[Block], live: int, rounds: int, target: int) -> _Result:
+def _best(shelf: _Shelf, blocks: Sequence[Block], live: int, rounds: int, target: int) -> _Arrangement:
     """Return the best result of the sequences and, if that is above the target, of the walks; steps 2 to 4."""
     sequences = _sequences(blocks)
     best = min((_placed(shelf, sequence) for sequence in sequences), key=lambda result: result.arena_bytes)
@@ -147,7 +147,7 @@ def _sequences(blocks: Sequence[Block]) -> list[Integers]:
     return [np.array(sorted(numbers, key=lambda at: (*key(blocks[at]), at)), dtype=np.int64) for key in keys]
 
 
-def _best_walk(shelf: _Shelf, starts: Sequence[_Result], rounds: int, target: int) -> _Result:
+def _best_walk(shelf: _Shelf, starts: Sequence[_Arrangement], rounds: int, target: int) -> _Arrangement:
     """Return the best result of `_WALKS` walks, each from another of the best starts; step 3."""
     ranked = sorted(starts, key=lambda result: result.arena_bytes)
     best = ranked[0]
@@ -160,7 +160,7 @@ def _best_walk(shelf: _Shelf, starts: Sequence[_Result], rounds: int, target: in
     return best
 
 
-def _walked(shelf: _Shelf, start: _Result, rounds: int, target: int, random: np.random.Generator) -> _Result:
+def _walked(shelf: _Shelf, start: _Arrangement, rounds: int, target: int, random: np.random.Generator) -> _Arrangement:
     """Return the best result of a walk over sequences."""
     best = current = start
     memory = [start.arena_bytes] * _MEMORY
@@ -175,7 +175,7 @@ def _walked(shelf: _Shelf, start: _Result, rounds: int, target: int, random: np.
     return best
 
 
-def _changed(table: _Table, result: _Result, random: np.random.Generator) -> Integers:
+def _changed(table: _Table, result: _Arrangement, random: np.random.Generator) -> Integers:
     """Return the sequence with a block placed earlier, or two exchanged."""
     sequence = result.sequence
     tops = result.addresses[sequence] + table.size[sequence]
@@ -194,9 +194,9 @@ def _changed(table: _Table, result: _Result, random: np.random.Generator) -> Int
     return np.insert(np.delete(sequence, rank), int(random.integers(rank + 1)), sequence[rank])
 
 
-def _placed(shelf: _Shelf, sequence: Integers) -> _Result:
+def _placed(shelf: _Shelf, sequence: Integers) -> _Arrangement:
     addresses, arena = _place(shelf.table, sequence, shelf.alignment, shelf.bottom)
-    return _Result(sequence, addresses, int(arena))
+    return _Arrangement(sequence, addresses, int(arena))
 
 
 @compiled

@@ -28,7 +28,7 @@ from outgrow.operators.strategies import (
     pieces,
     strategies,
 )
-from outgrow.operators.tdl import Call, Reducer, Shape
+from outgrow.operators.tdl import OperatorCall, Reducer, Shape
 from outgrow.planning.partition.elimination import Table
 from outgrow.planning.partition.room import ADDED, ADDENDS
 
@@ -45,7 +45,7 @@ class Use(NamedTuple):
 
 
 @cache
-def strategies_of(call: Call, use: Use) -> tuple[Strategy | None, ...]:
+def strategies_of(call: OperatorCall, use: Use) -> tuple[Strategy | None, ...]:
     """Return the ways to run a call: whole, cut, and on addends."""
     cut = () if use.is_whole else strategies(call, use.ways)
     return (None, *cut, *((ADDED,) if use.adds else ()))
@@ -53,7 +53,7 @@ def strategies_of(call: Call, use: Use) -> tuple[Strategy | None, ...]:
 
 @cache
 def lacking(
-    call: Call,
+    call: OperatorCall,
     numbers: tuple[int | None, ...],
     addends: tuple[int, ...],
     places: tuple[tuple[Shape, int, tuple[int, ...]], ...],
@@ -91,7 +91,7 @@ _Way: TypeAlias = tuple[Strategy | None, tuple[Piece, ...]]
 """A way to run a call, and what each worker does if it is cut."""
 
 
-def pieces_of(call: Call, way: Strategy | None, ways: int) -> tuple[Piece, ...]:
+def pieces_of(call: OperatorCall, way: Strategy | None, ways: int) -> tuple[Piece, ...]:
     """Return what each worker does in a way to run a call; nothing where all run the call itself."""
     return () if way is None or way is ADDED else pieces(call, way, ways)
 
@@ -120,7 +120,7 @@ def _of_result(
 
 
 @cache
-def read(call: Call) -> frozenset[int]:
+def read(call: OperatorCall) -> frozenset[int]:
     """Return the operands whose content a call reads: all, where nothing is known of it."""
     found = description(call)
     if found is None:

@@ -25,7 +25,7 @@ from outgrow.ir.machine import Machine
 from outgrow.operators.catalogue import entry_of
 from outgrow.operators.dataflow import GATHERED, Dataflow, Node, Tensor
 from outgrow.operators.strategies import Split, strategies
-from outgrow.operators.tdl import Call
+from outgrow.operators.tdl import OperatorCall
 from outgrow.planning.partition.footprint import dataflow_peak_bytes
 from outgrow.planning.partition.lacking import WHOLE, pieces_of
 from outgrow.planning.partition.level import Level, divided_once
@@ -141,7 +141,7 @@ def _divided(
 def _without_gathers(step: Dataflow, room: Room) -> Dataflow:
     """Return a step in which parameters that may not be held are used as they are; equal calls are one object."""
     same = dict(_not_held(step, room))
-    calls: dict[Call, Call] = {}
+    calls: dict[OperatorCall, OperatorCall] = {}
     nodes: list[Node] = []
     for node in step.nodes:
         if not any(name in same for name in node.results):
@@ -150,7 +150,7 @@ def _without_gathers(step: Dataflow, room: Room) -> Dataflow:
     return Dataflow({k: v for k, v in step.tensors.items() if k not in same}, tuple(nodes), step.outputs)
 
 
-def _with(node: Node, call: Call, operands: tuple[str, ...]) -> Node:
+def _with(node: Node, call: OperatorCall, operands: tuple[str, ...]) -> Node:
     if call is node.call and operands == node.operands:
         return node
     return Node(node.name, call, operands, node.results, node.written, node.whole)
@@ -201,8 +201,8 @@ def _of_one_worker(step: Dataflow, level: Level) -> Dataflow:
     Equal calls stay one object.
     """
     tensors = {name: _part(tensor, level.states[name], level.ways) for name, tensor in step.tensors.items()}
-    calls: dict[tuple[int, int], Call] = {}
-    same: dict[Call, Call] = {}
+    calls: dict[tuple[int, int], OperatorCall] = {}
+    same: dict[OperatorCall, OperatorCall] = {}
     nodes: list[Node] = []
     for node in step.nodes:
         strategy = level.strategies[node.name]

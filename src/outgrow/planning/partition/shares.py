@@ -22,7 +22,7 @@ from outgrow.operators.catalogue import entry_of
 from outgrow.operators.dataflow import Dataflow, Node, Tensor
 from outgrow.operators.regions import Range, Region, volume, whole, within
 from outgrow.operators.strategies import Outcome, Partial, Split, chunks, pieces, strategies
-from outgrow.operators.tdl import Call, Reducer, Shape
+from outgrow.operators.tdl import OperatorCall, Reducer, Shape
 from outgrow.planning.partition.lacking import WHOLE, read
 from outgrow.planning.partition.partition import Partition, factors
 from outgrow.planning.partition.room import ADDED, ADDENDS
@@ -65,7 +65,7 @@ class Task:
     first result named by `quotient` is divided by the second.
     """
 
-    call: Call
+    call: OperatorCall
     needed: Mapping[int, Region]
     zeros: tuple[int, ...]
     fill: float
@@ -225,12 +225,12 @@ def _inside(outer: Range, inner: Range) -> Range:
 
 
 @cache
-def tasks(call: Call, cuts: tuple[str | None, ...], workers: int) -> tuple[Task, ...]:
+def tasks(call: OperatorCall, cuts: tuple[str | None, ...], workers: int) -> tuple[Task, ...]:
     """Return what each worker does for a call that is cut along these variables, division by division."""
     return tuple(_task(call, cuts, tuple(zip(factors(workers), own, strict=True))) for own in digits(workers))
 
 
-def _task(call: Call, cuts: Sequence[str | None], places: Sequence[tuple[int, int]]) -> Task:
+def _task(call: OperatorCall, cuts: Sequence[str | None], places: Sequence[tuple[int, int]]) -> Task:
     """Return what the worker at these `places` does: for each division, into how many ways it cuts, and the digit."""
     present = call
     needed: dict[int, Region] = {}
