@@ -45,6 +45,9 @@ _NO_RECURRENT = (
     "under the budget. Set torch._dynamo.config.allow_rnn = True before the training, and it does."
 )
 _SHARED: dict[Hashable, Shared] = {}
+"""What parts share, by settings and device. Dynamo calls a backend for one part at a time, with nothing but options, so
+parts of a budget find each other here.
+"""
 _BEFORE: WeakKeyDictionary[Callable[..., object], Callable[..., object] | None] = WeakKeyDictionary()
 """By what lets a module run by parts: what let it run before."""
 

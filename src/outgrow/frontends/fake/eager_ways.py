@@ -81,7 +81,10 @@ def _number_by(convert: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
 
 _own_list = FakeTensor.tolist
 _listing: list[Tensor] = []
-"""Tensors of which a list is made: torch asks for what is in each of their elements."""
+"""Tensors of which a list is made: torch asks for what is in each of their elements.
+
+It asks by `item`, which is told nothing of the list. They are those of one trace: threads trace one at a time.
+"""
 
 
 def _item(tensor: Tensor) -> Any:

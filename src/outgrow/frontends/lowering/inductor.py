@@ -29,6 +29,7 @@ Kernel = Callable[[Sequence[Tensor]], list[Tensor]]
 _LIBRARY = torch.library.Library("outgrow", "FRAGMENT")
 _SCHEMA = "(Tensor[] operands) -> Tensor[]"
 _KNOWN: set[str] = set()
+"""Operators in that library: it is the process's, as torch's registry is, which refuses to define one twice."""
 
 
 def by_kernels(captured: Captured, kernels: str) -> Captured:

@@ -71,7 +71,11 @@ _LOST = (
     "CUDA_LAUNCH_BLOCKING=1 lets its failure name the operator."
 )
 _known: "WeakSet[OnDevice]" = WeakSet()
-"""What whole steps and parts run on."""
+"""What whole steps and parts run on.
+
+Steps of one process share the memory of a device but know nothing of each other: one that lacks room finds here what
+idle ones would give back.
+"""
 _idle_lock = RLock()
 """Held while idle platforms are looked for or closed: none of them begins a run meanwhile."""
 _TRIED_AT_ONCE = 2
