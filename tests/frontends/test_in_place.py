@@ -12,7 +12,8 @@ from outgrow.errors import ReplayMismatch
 from outgrow.frontends.lowering.lower import function_of
 from outgrow.frontends.tracing.names import resolve_operator
 from outgrow.ir.graph import Op, Ref
-from outgrow.operators.in_place import IDLE, IN_PLACE, Form
+from outgrow.ir.stand_ins import Form
+from outgrow.operators.in_place import IDLE, IN_PLACE
 from outgrow.operators.rows import JOINT
 from outgrow.runtime import arena
 from outgrow.runtime.medium import OnDisk

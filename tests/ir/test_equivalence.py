@@ -7,19 +7,19 @@ import pytest
 
 from outgrow.errors import InvalidGraph
 from outgrow.ir.graph import Graph, Op, Ref, Value
-from outgrow.ir.stand_ins import Leeway, numbered
+from outgrow.ir.stand_ins import Form, Leeway, numbered
 from outgrow.ir.text import parse_graph
 from outgrow.ir.verify import verify
 
 OVER = Leeway(
     in_place={
-        "aten.relu.default": (("aten.relu_.default", 0, False, False),),
-        "aten.sub.Tensor": (("aten.sub_.Tensor", 0, False, False),),
-        "aten.mul.Tensor": (("aten.mul_.Tensor", 0, True, False),),
-        "aten.div.Tensor": (("aten.div_.Tensor", 0, True, True),),
+        "aten.relu.default": (Form("aten.relu_.default"),),
+        "aten.sub.Tensor": (Form("aten.sub_.Tensor"),),
+        "aten.mul.Tensor": (Form("aten.mul_.Tensor", strided=True),),
+        "aten.div.Tensor": (Form("aten.div_.Tensor", strided=True, real=True),),
         "my.norm_backward.default": (
-            ("over0.my.norm_backward.default", 0, False, False),
-            ("over1.my.norm_backward.default", 1, False, False),
+            Form("over0.my.norm_backward.default"),
+            Form("over1.my.norm_backward.default", operand=1),
         ),
     }
 )

@@ -44,7 +44,7 @@ layout. Of complex numbers all operands must go in step with the result, and the
 makes the content that the captured op makes elsewhere.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -53,7 +53,7 @@ from outgrow.ir.accesses import Access
 from outgrow.ir.contents import Content, Layout, NumberedCall, Write, layout_of, number, reads_of, writes_of
 from outgrow.ir.graph import DEVICE, Argument, Graph, Like, Op, Ref, Role, Storage, asking_layouts, leaving_out
 from outgrow.ir.layout import goes_in_step
-from outgrow.ir.stand_ins import Forms, Numbered, is_repeatable
+from outgrow.ir.stand_ins import Forms, Layouts, Numbered, is_repeatable
 
 
 def check_equivalence(graph: Graph, accesses: list[Access], reference: Numbered) -> None:
@@ -108,7 +108,7 @@ def _quieted(original: NumberedCall, positions: Sequence[int]) -> NumberedCall:
     return NumberedCall(original.at, op, Access(reads, original.access.results, written, touched), before)
 
 
-def _asking_layouts(original: NumberedCall, op: Op, layouts: Callable[[Op], Sequence[int]]) -> NumberedCall:
+def _asking_layouts(original: NumberedCall, op: Op, layouts: Layouts) -> NumberedCall:
     """Return the call with only the layout of each argument of which `op` asks only the layout, where that is right."""
     asked = [at for at, argument in enumerate(op.arguments) if isinstance(argument, Like)]
     if not asked:
@@ -126,7 +126,7 @@ def _difference(call: NumberedCall, original: NumberedCall, in_place: Forms) -> 
     if op is was and call.access == original.access and call.before == original.before:
         return None
     is_replaced = op.operator != was.operator
-    form = next((form for form in in_place.get(was.operator, ()) if form[0] == op.operator), None)
+    form = next((form for form in in_place.get(was.operator, ()) if form.operator == op.operator), None)
     if is_replaced and form is None:
         return f"its operator is {op.operator} instead of {was.operator}"
     if not (_same_form(op.arguments, was.arguments) and _same_form(op.keywords, was.keywords)):
@@ -141,10 +141,10 @@ def _difference(call: NumberedCall, original: NumberedCall, in_place: Forms) -> 
         return "it has another number of results or writes"
     pairs = list(enumerate(zip(writes, expected_writes, strict=True)))
     if is_replaced and form is not None:
-        _, operand, strided, real = form
-        is_reuse = _is_reuse(call, operand, strided and not op.keywords, writes[0], expected_writes[0])
-        if not is_reuse or (real and _is_complex(writes[0])):
-            return f"it does not write its result exactly over operand {operand}"
+        strided = form.strided and not op.keywords
+        is_reuse = _is_reuse(call, form.operand, strided, writes[0], expected_writes[0])
+        if not is_reuse or (form.real and _is_complex(writes[0])):
+            return f"it does not write its result exactly over operand {form.operand}"
         del pairs[0]
     for place, (write, expected) in pairs:
         is_unused = write is None and expected is not None and expected.before is None

@@ -1,8 +1,8 @@
 """What may stand for a captured op, and give the same bits? What is known of operators, and what it means for a graph.
 
-An op that only brings storages into being may be replaced by its `parts`, or by the turns of its operands; two ops by
-the one to which they are `joined`. What stands in has names of its own, and is checked as a captured op is: `Numbered`
-has for each the call that is expected.
+An operator may have a `Form` that writes over an operand. An op that only brings storages into being may be replaced by
+its `parts`, or by the turns of its operands; two ops by the one to which they are `joined`. What takes the place of ops
+so has names of its own, and is checked as a captured op is: `Numbered` has for each the call that is expected.
 """
 
 from collections import Counter
@@ -14,9 +14,25 @@ from outgrow.ir.accesses import Access, accesses_of
 from outgrow.ir.contents import Content, NumberedCall, as_captured, number
 from outgrow.ir.graph import Graph, Op, Value
 
-Forms: TypeAlias = Mapping[str, Sequence[tuple[str, int, bool, bool]]]
-"""For an operator, the forms that write its first result over an operand: name, place of that operand, whether
-other operands may be strided otherwise, and whether it is for real numbers alone."""
+
+class Form(NamedTuple):
+    """An operator that computes what another one does, and writes its first result over an operand."""
+
+    operator: str
+    operand: int = 0
+    """The place of the argument that is written over."""
+    strided: bool = False
+    """Whether other operands of the result's shape may have another layout, where no option is given."""
+    real: bool = False
+    """Whether it has other bits of complex numbers."""
+
+
+Forms: TypeAlias = Mapping[str, Sequence[Form]]
+"""The forms that may stand for an operator, by its name."""
+Layouts: TypeAlias = Callable[[Op], Sequence[int]]
+Parts: TypeAlias = Callable[[Op], Sequence[Op]]
+Turns: TypeAlias = Callable[[Op, Mapping[str, Value]], Sequence[tuple[Op, Op]]]
+Joint: TypeAlias = Callable[[Op, Op, Mapping[str, Value]], Op | None]
 
 _NO_FORMS: Forms = MappingProxyType({})
 _NO_POSITIONS: Mapping[str, Sequence[int]] = MappingProxyType({})
@@ -26,30 +42,34 @@ def _nothing(_op: Op) -> tuple[()]:
     return ()
 
 
-def _never(_first: Op, _second: Op, _values: Mapping[str, Value]) -> None:
-    return None
-
-
 def _no_turns(_op: Op, _values: Mapping[str, Value]) -> tuple[()]:
     return ()
 
 
-class Leeway(NamedTuple):
-    """What an op may do otherwise than the captured one and give the same bits; without it, nothing.
+def _never(_first: Op, _second: Op, _values: Mapping[str, Value]) -> None:
+    return None
 
-    `in_place` maps captured operators to the forms that may stand for them, and `quiet` operators to the places of the
-    arguments that a repetition may leave out. `layouts` gives the places of the arguments of an op of which the layout
-    alone matters, and `parts` the ops that together may stand for an op. `in_turn` gives for each operand of an op the
-    op that begins its result with it, and the one that puts it into the result so far. `joined` gives the op that may
-    stand for two, of which the second reads what the first makes.
+
+class Leeway(NamedTuple):
+    """What an op may do otherwise than the captured one and give the same bits; what is not given allows nothing.
+
+    What is known of operators stands above this layer, so it comes as tables, and where the answer depends on the
+    arguments of an op, or on the values that it reads, as functions. `ir.equivalence` says what each of them allows.
     """
 
     in_place: Forms = _NO_FORMS
+    """The forms that may stand for a captured operator."""
     quiet: Mapping[str, Sequence[int]] = _NO_POSITIONS
-    layouts: Callable[[Op], Sequence[int]] = _nothing
-    parts: Callable[[Op], Sequence[Op]] = _nothing
-    in_turn: Callable[[Op, Mapping[str, Value]], Sequence[tuple[Op, Op]]] = _no_turns
-    joined: Callable[[Op, Op, Mapping[str, Value]], Op | None] = _never
+    """The places of the arguments of an operator that a repetition may leave out."""
+    layouts: Layouts = _nothing
+    """Gives the places of the arguments of an op of which the layout alone matters."""
+    parts: Parts = _nothing
+    """Gives the ops that together may stand for an op."""
+    in_turn: Turns = _no_turns
+    """Gives for each operand of an op the op that begins its result with it, and the one that puts it into the result
+    so far."""
+    joined: Joint = _never
+    """Gives the op that may stand for two, of which the second reads what the first makes."""
 
 
 _NO_LEEWAY = Leeway()
@@ -81,20 +101,22 @@ class Turn(NamedTuple):
 
 
 class Numbered(NamedTuple):
-    """A captured graph, its ops and what may stand for them by name with what they read, and the leeway of others.
-
-    `others` are, for each op that others may stand for, the names of these: of its parts, of its turns, or of the one
-    that it is joined to with another. `wholes` has the op that writes what a part or a joint op writes, `turns` has the
-    turns, and `end` is every storage's content at the end.
-    """
+    """A captured graph by contents, which other graphs are compared with."""
 
     graph: Graph
     leeway: Leeway
+    """What the ops of those graphs may do otherwise."""
     calls: dict[str, NumberedCall]
+    """The captured ops, and what may stand for them, by name; of a turn, that which begins."""
     others: dict[str, tuple[tuple[str, ...], ...]]
+    """For each op that others may stand for, the ways: the names of its parts, of its turns, or of what it is joined to
+    with another."""
     wholes: dict[str, str]
+    """The captured op that writes what a part, or a joint op, writes, by the name of the latter."""
     turns: dict[str, Turn]
+    """The turns, by the name of their op."""
     end: dict[str, Content]
+    """The content of every storage at the end."""
 
     def content(self, op: Op, place: int, before: Content | None) -> Content:
         """Return what an op that is captured, repeated or stands in writes at a place."""
@@ -143,9 +165,7 @@ def _may_be_replaced(captured: Graph, call: NumberedCall, others: Iterable[str])
     return is_born and is_repeatable(captured, call) and not any(name in captured.op_positions for name in others)
 
 
-def _parted(
-    captured: Graph, calls: Sequence[NumberedCall], parts: Callable[[Op], Sequence[Op]]
-) -> dict[str, tuple[NumberedCall, ...]]:
+def _parted(captured: Graph, calls: Sequence[NumberedCall], parts: Parts) -> dict[str, tuple[NumberedCall, ...]]:
     """Return the calls that are parts of each call that may be taken apart, by its name."""
     found: dict[str, tuple[NumberedCall, ...]] = {}
     for call in calls:
@@ -155,11 +175,7 @@ def _parted(
     return found
 
 
-def _in_turn(
-    captured: Graph,
-    calls: Sequence[NumberedCall],
-    in_turn: Callable[[Op, Mapping[str, Value]], Sequence[tuple[Op, Op]]],
-) -> dict[str, tuple[Turn, ...]]:
+def _in_turn(captured: Graph, calls: Sequence[NumberedCall], in_turn: Turns) -> dict[str, tuple[Turn, ...]]:
     """Return the turns of the operands of each call that may go by operand, by its name."""
     found: dict[str, tuple[Turn, ...]] = {}
     for call in calls:
@@ -180,9 +196,7 @@ def _turn(call: NumberedCall, captured: Graph, turn: Op) -> NumberedCall:
     return NumberedCall(call.at, turn, Access(reads, call.access.results, call.access.written, touched), before)
 
 
-def _joined(
-    captured: Graph, calls: Sequence[NumberedCall], joined: Callable[[Op, Op, Mapping[str, Value]], Op | None]
-) -> dict[tuple[str, str], NumberedCall]:
+def _joined(captured: Graph, calls: Sequence[NumberedCall], joined: Joint) -> dict[tuple[str, str], NumberedCall]:
     """Return the call that may stand for two, by the names of both."""
     makers = {value.name: call for call in calls for value in call.access.results}
     pairs: list[tuple[NumberedCall, NumberedCall, Op]] = []

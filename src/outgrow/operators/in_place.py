@@ -17,23 +17,9 @@ is not written over an operand at all, since the loop over the last few elements
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
+from outgrow.ir.stand_ins import Form
 from outgrow.operators.rows import JOINT, JOINT_IN_PLACE, LOG_PROBABILITIES
-
-
-class Form(NamedTuple):
-    """An operator that writes its first result over the argument at `operand`.
-
-    If it is `strided`, other operands of the result's shape may have another layout where no option is given. If it is
-    `real`, it has other bits of complex numbers.
-    """
-
-    operator: str
-    operand: int = 0
-    strided: bool = False
-    real: bool = False
-
 
 _ACTIVATIONS_BACKWARD = (
     "hardsigmoid_backward",

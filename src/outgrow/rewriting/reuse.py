@@ -6,7 +6,8 @@ from math import prod
 
 from outgrow.ir.graph import Op, Ref, Storage, Value
 from outgrow.ir.layout import goes_in_step
-from outgrow.operators.in_place import IN_PLACE, Form
+from outgrow.ir.stand_ins import Form
+from outgrow.operators.in_place import IN_PLACE
 from outgrow.plan import Reuse
 from outgrow.rewriting.draft import Draft, Place
 from outgrow.rewriting.rule import require_none, required_place
