@@ -124,7 +124,7 @@ class Saying:
             if is_of_a_library(record.pathname):
                 own(logger, record)
                 return
-            args = record.args if isinstance(record.args, tuple) else (record.args,)
+            args = record.args if isinstance(record.args, tuple) else (record.args,) if record.args else ()
             rest = {name: value for name, value in vars(record).items() if name not in ("msg", "args", "exc_info")}
             if record.exc_info:  # its frames have tensors without contents
                 rest["exc_text"] = logging.Formatter().formatException(record.exc_info)
