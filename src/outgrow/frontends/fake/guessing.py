@@ -125,6 +125,10 @@ class Guessing:
         """Return the guesses for a trace that goes the other way where this one has guessed last."""
         return Guessing((*self.made[:-1], self.made[-1].otherwise))
 
+    def again(self) -> "Guessing":
+        """Return the guesses for a trace that goes the way that this one has gone."""
+        return Guessing(self.made if self._may_guess else None)
+
     def may_guess(self) -> bool:
         """Whether it is the step that asks: no other thread, and no operator, which nobody traces."""
         return self._may_guess and get_ident() == self._thread and get_proxy_mode() is not None

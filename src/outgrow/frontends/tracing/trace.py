@@ -206,43 +206,49 @@ def trace(
         guessing = Guessing(told)
         with ExitStack() as stack:
             stack.push(guessing.may_be_wrong)
-            return _as_told(partial(traced_with, guessing), moving)
-        return _as_told(partial(traced_with, guessing.otherwise()), moving)
+            return _as_told(traced_with, guessing, moving)
+        return _as_told(traced_with, guessing.otherwise(), moving)
 
 
-_Tracing: TypeAlias = Callable[[Looks, frozenset[int], frozenset[GoingOn]], Traced]
+_Tracing: TypeAlias = Callable[[Guessing, Looks, frozenset[int], frozenset[GoingOn]], Traced]
 
 
-def _as_told(traced_with: _Tracing, moving: Collection[GoingOn]) -> Traced:
+def _as_told(traced_with: _Tracing, guessing: Guessing, moving: Collection[GoingOn]) -> Traced:
     """Return a trace in which a step is told as few of the numbers that it looks at as it needs to know."""
     looks = Looks()
     for _ in range(_TOLD_ONE_BY_ONE):
         try:
-            return _going_on(traced_with, looks, moving)
+            return _going_on(traced_with, guessing, looks, moving)
         except OTHERWISE:
             if not looks.concealed:
                 raise
         looks = looks.more_told()
-    return _going_on(traced_with, Looks(tells_all=True), moving)
+    return _going_on(traced_with, guessing, Looks(tells_all=True), moving)
 
 
-def _going_on(traced_with: _Tracing, looks: Looks, moving: Collection[GoingOn]) -> Traced:
+def _going_on(traced_with: _Tracing, guessing: Guessing, looks: Looks, moving: Collection[GoingOn]) -> Traced:
     """Return a trace in which symbols stand for numbers that change, if the step does the same then.
 
     These are numbers of optimizers, and what it gathers outside, which may be lists as well.
     """
-    traced = _as_it_runs(traced_with, looks)
-    changed = traced.changing(moving)
-    if not changed:
-        return traced
-    try:
-        found = _as_it_runs(traced_with, looks.anew(), changed)
-    except OTHERWISE:  # what it asks of a symbol is another's error, and a number has an answer
-        return traced
-    return found if found.account.is_like(traced.account) else traced
+    traced, going_on = _as_it_runs(partial(traced_with, guessing), looks), frozenset[GoingOn]()
+    while not (changing := traced.changing(moving)) <= going_on:
+        going_on |= changing
+        try:
+            found = _as_it_runs(partial(traced_with, guessing.again()), looks.anew(), going_on)
+        except OTHERWISE:  # what it asks of a symbol is another's error, and a number has an answer
+            break
+        if not found.account.is_like(traced.account):
+            break
+        traced = found
+    return traced
 
 
-def _as_it_runs(traced_with: _Tracing, looks: Looks, going_on: frozenset[GoingOn] = frozenset()) -> Traced:
+def _as_it_runs(
+    traced_with: Callable[[Looks, frozenset[int], frozenset[GoingOn]], Traced],
+    looks: Looks,
+    going_on: frozenset[GoingOn] = frozenset(),
+) -> Traced:
     """Return a trace in which sums of gradients are made in place, or out of place, as in eager mode."""
     apart = frozenset[int]()
     while (traced := traced_with(looks, apart, going_on)).shared:
