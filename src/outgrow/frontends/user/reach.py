@@ -14,7 +14,7 @@ an attribute of an object in a list, is not seen.
 """
 
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -34,8 +34,8 @@ from outgrow.frontends.user.lines import is_of_a_library
 from outgrow.frontends.user.locations import MISSING, Location, is_of_a_package, is_of_the_user, of_class
 from outgrow.frontends.user.reads import IMPORT, SUPER, Path, reads
 
-_WRITING = frozenset(("add", "append", "appendleft", "clear", "discard", "extend", "insert", "setdefault", "update"))
-"""Methods of containers that write, and read nothing."""
+_WRITING = frozenset(("add", "append", "clear", "discard", "extend", "update"))
+"""Methods of containers that write, and for which what is there does not count."""
 _BLIND = frozenset(("callable", "hasattr", "id", "isinstance", "issubclass", "print", "super", "type"))
 """Functions of Python's that look at no content of what they are given."""
 _PASSES = ("forward", "setup_context", "backward", "vmap", "jvp")
@@ -287,7 +287,10 @@ class _Reach:
             match found:
                 case FunctionType() if not isinstance(owner, type):
                     met |= self.meet(found, given.behind(holder))
-                case property(fget=FunctionType() as getter) | cached_property(func=FunctionType() as getter):
+                case property():
+                    for accessor in filter(_is_function, (found.fget, found.fset)):
+                        met |= self.meet(accessor, _Given().behind(holder))
+                case cached_property(func=FunctionType() as getter):
                     met |= self.meet(getter, _Given().behind(holder))
                 case _:
                     for getter in list(of_class(type(found), "__get__"))[:1]:
@@ -318,8 +321,10 @@ class _Reach:
 
 def _reads_all(callee: Location) -> bool:
     """Whether what is called is a method that reads all that its object has."""
-    is_method = callee.own() is MISSING and isinstance(callee.owner(), _OWNING)
-    return is_method and not (isinstance(callee.owner(), _PLAIN) and callee.path[-1] in _WRITING)
+    owner = callee.owner()
+    is_method = callee.own() is MISSING and isinstance(owner, _OWNING)
+    only_writes = isinstance(owner, _PLAIN) and callee.path[-1] in _WRITING
+    return is_method and not (only_writes and not isinstance(owner, Counter))  # which adds to what is there
 
 
 def _operators(kind: type) -> Iterator[FunctionType]:

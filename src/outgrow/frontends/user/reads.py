@@ -6,7 +6,8 @@ variable, and as an argument of a call; where two ways meet (`one if flag else o
 `getattr(value, "word")`, `value.get("word")` or `"word" in value` names, and `vars(value)` is `value.__dict__`. What is
 imported within the function is on a path from its module on.
 
-What is reached by an index, or by a loop over a container, is on no path, but the container is used as a whole then. Of
+What is reached by an index, or by a loop over a container, is on no path, but the container is used as a whole then.
+What is written by one is as if `update` was called. Of
 what the code only asks whether it is there, or empty, the truth is used.
 """
 
@@ -35,6 +36,8 @@ _ASKING = frozenset(("IS_OP", "TO_BOOL", "UNARY_NOT"))
 """Instructions that ask, as jumps do, no more than the truth of a value, or which one it is."""
 _IS_NULL_BELOW = sys.version_info < (3, 13)
 """Where a name is loaded to be called, the mark for that lies below it."""
+_GETTING = frozenset(("get", "setdefault"))
+"""Methods of dictionaries that read the entry under a word."""
 _JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
 
 
@@ -197,7 +200,7 @@ class _Walk:
             case "STORE_SUBSCR":
                 key, owner = self._pop(), self._pop()
                 self._use(key)
-                self._note(owner.below(key.constant).paths)
+                self._note(owner.below(key.constant if isinstance(key.constant, str) else "update").paths)
                 self._use(self._pop())
             case "STORE_FAST_LOAD_FAST":
                 self._keep(item.argval[0], is_fast=True)
@@ -216,6 +219,8 @@ class _Walk:
         elif item.opname == "SWAP":
             if count <= len(self.stack):
                 self.stack[-1], self.stack[-count] = self.stack[-count], self.stack[-1]
+        elif item.opname.startswith("BUILD_") and not count:  # which takes nothing
+            self.stack.append(_UNKNOWN)
         elif item.opcode in _JUMPS:
             self._ask(*_taken(self.stack, item))
             there = _after(self.stack, item, jump=True)
@@ -322,7 +327,7 @@ def _named_by_word(callee: Paths, given: Sequence[_Value]) -> _Value | None:
         return given[0].below(given[1].constant)
     if callee and given and isinstance(given[0].constant, str):
         owners = [replace(path, names=path.names[:-1]) for path in callee if len(path.names) > 1]
-        if len(owners) == len(callee) and all(path.names[-1] == "get" for path in callee):
+        if len(owners) == len(callee) and all(path.names[-1] in _GETTING for path in callee):
             return _Value(tuple(owners)).below(given[0].constant)
     return None
 
