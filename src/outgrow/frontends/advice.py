@@ -108,8 +108,10 @@ class Advice:
 
 
 def _changes(entry: Entry | None) -> str | None:
-    """Return the name of what a planned call changes outside, unless it is a truth value: these are only two."""
+    """Return the name of a part of the step that a planned call changes, but no truth value: these are only two."""
     if entry is None or entry.runnable.runs_as_written:
         return None
+    outside = entry.captured.outside
+    counting = {item.location.key for item in (*outside.numbers, *outside.things)}
     changed = [item for item in entry.captured.changed if isinstance(item, Filled) or type(item.value) is not bool]
-    return next((item.location.name for item in changed), None)
+    return next((item.location.name for item in changed if item.location.key in counting), None)

@@ -58,7 +58,7 @@ def test_a_loss_in_a_list_without_a_name_is_refused() -> None:
     """Numbers and tensors, and it is said what keeps them and what to do."""
     kept: list[dict[str, object]] = [{}]
     latest: list[deque[Tensor]] = [deque(maxlen=3)]
-    counters: dict[str, dict[torch.device, Tensor]] = {"loss": {}}
+    counters: list[dict[torch.device, Tensor]] = [{}]
 
     def number(x: Tensor, model: nn.Module) -> Tensor:
         loss = model(x)
@@ -74,7 +74,7 @@ def test_a_loss_in_a_list_without_a_name_is_refused() -> None:
         return x
 
     def on_device(x: Tensor, model: nn.Module) -> Tensor:
-        counters["loss"][x.device] = model(x).detach()
+        counters[0][x.device] = model(x).detach()
         return x
 
     for step, message in (

@@ -1,7 +1,8 @@
 """What a step gathers outside is there after each call as in eager mode; one plan serves whatever was there before."""
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -30,6 +31,18 @@ class Meter:
         self.average = self.sum / self.count
 
 
+@dataclass
+class Latest:
+    """What a step has found last."""
+
+    loss: object
+    count: int
+
+
+class Losses(list[object]):
+    """A list of the user's."""
+
+
 class Log:
     """Where a step may put what it computes."""
 
@@ -43,6 +56,18 @@ class Log:
         self.by_name: dict[str, Any] = {"loss": 0.0, "losses": [], "best": 3.0}
         self.each: defaultdict[str, list[object]] = defaultdict(list)
         self.made: Any = None
+        self.full: deque[object] = deque([1.0, 1.0], maxlen=2)
+        self.best, self.skipped = 2.0, 0
+        self.counter: Counter[str] = Counter(seen=1)
+
+    @property
+    def shown(self) -> object:
+        """What is shown, and noted."""
+        return self.made
+
+    @shown.setter
+    def shown(self, value: object) -> None:
+        self.losses.append(value)
 
 
 def adding(log: Log, loss: Tensor, _x: Tensor) -> None:
@@ -104,6 +129,59 @@ def deciding(log: Log, loss: Tensor, _x: Tensor) -> None:
         log.mean += loss.item()
 
 
+def deciding_by_the_best(log: Log, loss: Tensor, _x: Tensor) -> None:
+    log.steps += 1
+    if loss < log.best:
+        log.best = loss.item()
+    log.mean = min(log.mean, -loss.item())
+
+
+def counting_and_deciding(log: Log, loss: Tensor, _x: Tensor) -> None:
+    if loss > 0.7:
+        log.skipped += 1
+    else:
+        log.total += loss.item()
+
+
+def filling_windows(log: Log, loss: Tensor, x: Tensor) -> None:
+    log.full.append(loss.item())
+    log.full.append(len(x))
+
+
+def updating(log: Log, loss: Tensor, x: Tensor) -> None:
+    log.by_name.update(count=len(x), loss=loss.item(), mean=loss.detach() / 2)
+    each: Any = log.each
+    for name, value in (("half", loss.item() / 2), ("one", 1)):
+        each[name] = value
+    log.each.setdefault("all", []).append(loss.item())
+
+
+def replacing(log: Log, loss: Tensor, x: Tensor) -> None:
+    log.made = {}
+    log.made["loss"] = loss.item()
+    log.made["count"] = len(x)
+    log.losses = []
+    log.losses.append(loss.item())
+    log.mean = log.made["loss"] + [*log.made.values()][1]
+
+
+def replacing_with_constants(log: Log, loss: Tensor, _x: Tensor) -> None:
+    log.total += loss.item()
+    log.by_name = {}
+    log.by_name["best"] = 1.0
+    log.losses = [1]
+
+
+def putting_numbers_for_others(log: Log, loss: Tensor, _x: Tensor) -> None:
+    log.losses = loss.item()  # type: ignore[assignment]
+    log.by_name["losses"] = Latest(loss.item(), 1)
+    log.made = Latest(loss.detach(), 2)
+
+
+def setting_properties(log: Log, loss: Tensor, _x: Tensor) -> None:
+    log.shown = loss.item()
+
+
 def reading_what_it_appends(log: Log, loss: Tensor, _x: Tensor) -> None:
     log.losses.append(loss.item())
     log.mean = sum(log.losses) / len(log.losses)  # type: ignore[arg-type]
@@ -112,6 +190,10 @@ def reading_what_it_appends(log: Log, loss: Tensor, _x: Tensor) -> None:
 def reading_by_another_name(log: Log, loss: Tensor, _x: Tensor) -> None:
     log.losses.append(loss.item())
     log.mean = log.kept[-1]  # type: ignore[assignment]
+
+
+def adding_to_a_counter(log: Log, loss: Tensor, _x: Tensor) -> None:
+    log.counter.update(seen=loss.item())  # type: ignore[arg-type]
 
 
 GOING_ON: dict[str, tuple[Gather, int]] = {
@@ -126,9 +208,21 @@ GOING_ON: dict[str, tuple[Gather, int]] = {
     "counts as well": (now_and_then, 4),
     "counts that decide": (every_other_time, 4),
     "decisions": (deciding, 5),
+    "decisions by the best": (deciding_by_the_best, 6),
+    "counts in decisions": (counting_and_deciding, 6),
+    "full windows": (filling_windows, 3),
+    "entries without names": (updating, 4),
+    "places that are read": (replacing, 4),
+    "places for constants": (replacing_with_constants, 4),
+    "numbers for others": (putting_numbers_for_others, 4),
+    "properties": (setting_properties, 3),
 }
 """What is gathered, and how many plans that may take: for the first step, for others, and for the shorter batch."""
-READ: dict[str, Gather] = {"itself": reading_what_it_appends, "under another name": reading_by_another_name}
+READ: dict[str, Gather] = {
+    "itself": reading_what_it_appends,
+    "under another name": reading_by_another_name,
+    "in a counter": adding_to_a_counter,
+}
 
 
 def played(gather: Gather, budget: str | None) -> tuple[object, int]:
@@ -149,14 +243,15 @@ def played(gather: Gather, budget: str | None) -> tuple[object, int]:
     generator = torch.Generator().manual_seed(1)
     for call in range(CALLS):
         ran(torch.randn(2 if call == SHORTER else 3, 4, generator=generator))
-    found = {name: vars(value) if isinstance(value, Meter) else value for name, value in vars(log).items()}
-    return plain(found), len(ran.plans.plans) if isinstance(ran, outgrow.Step) else 0
+    return plain(vars(log)), len(ran.plans.plans) if isinstance(ran, outgrow.Step) else 0
 
 
 def plain(value: Any) -> object:
     """Return a value with a list in place of each tensor, which can be compared."""
     if isinstance(value, Tensor):
         return ["tensor", value.dtype, value.tolist(), value.requires_grad]
+    if isinstance(value, Meter | Latest):
+        return plain(vars(value))
     if isinstance(value, dict):
         return [(name, plain(item)) for name, item in value.items()]
     return [type(value), *map(plain, value)] if isinstance(value, list | tuple | deque) else (type(value), value)
@@ -195,7 +290,46 @@ def test_a_capture_leaves_nothing() -> None:
         beginning_new_lists(log, loss, x)
         raise ValueError("after all")
 
-    before = plain({**vars(log), "meter": vars(log.meter)})
+    before = plain(vars(log))
     with pytest.raises(ValueError, match="after all"):
         outgrow.compile(step, model=nn.Linear(4, 4), memory_budget="10TiB")(torch.ones(3, 4))
-    assert plain({**vars(log), "meter": vars(log.meter)}) == before
+    assert plain(vars(log)) == before
+
+
+def test_a_refused_step_leaves_what_there_was() -> None:
+    """Also in objects and lists that are in lists, and in the place of a tensor."""
+    log, meters, table, last, own = Log(), [Meter()], [[0, 0], [0, 0]], torch.zeros(2), Losses([1.0])
+
+    def step(x: Tensor) -> Tensor:
+        nonlocal last
+        loss = x.sum()
+        last = loss
+        meters[0].update(loss.item(), 1)
+        table[0][1] += loss.item()  # type: ignore[assignment]
+        own.append(loss.item())
+        log.made = [Meter()]
+        log.made[0].latest = loss.item()
+        return loss
+
+    before = plain([meters, table, last, own, log.made])
+    with pytest.raises(outgrow.OutgrowError, match="the step keeps a number"):
+        outgrow.compile(step, model=nn.Linear(4, 4), memory_budget="10TiB")(torch.ones(3, 4))
+    assert plain([meters, table, last, own, log.made]) == before
+
+
+def test_a_dictionary_that_is_filled_without_names_may_be_emptied() -> None:
+    """What the step writes there it writes anew, also where that was there before."""
+    model, entries = nn.Linear(4, 4), dict[str, object]()
+
+    def step(x: Tensor) -> Tensor:
+        loss = model(x).sum()
+        entries.update(rate=0.1, loss=loss.detach())
+        return loss
+
+    ran = outgrow.compile(step, model=model, memory_budget="10TiB")
+    for call in range(4):
+        ran(torch.ones(3, 4))
+        assert list(entries) == ["rate", "loss"]
+        assert entries["rate"] == 0.1
+        entries.clear() if call == 2 else entries.update(rate=5)
+    assert len(ran.plans.plans) <= 2

@@ -28,7 +28,7 @@ from outgrow.frontends.user.changes import Change, Filled
 from outgrow.frontends.user.configuration import content
 from outgrow.frontends.user.counts import Count
 from outgrow.frontends.user.devices import CPU
-from outgrow.frontends.user.gathered import GoingOn, ListSlot
+from outgrow.frontends.user.gathered import GoingOn, ListSlot, PlaceSlot
 from outgrow.frontends.user.guards import Guards
 from outgrow.frontends.user.outside import Outside
 from outgrow.frontends.user.plain import Number, NumberSlot
@@ -339,11 +339,11 @@ class Captured:
 
     @property
     def moving(self) -> frozenset[GoingOn]:
-        """Numbers that the step changes, or that it has placed, and perhaps rates; lists to which it appends."""
+        """Numbers that the step changes, or that it has placed, and perhaps rates; lists and places that it uses."""
         placed = (item.slot for item in self.puts if item.result is None and item.number is not None)
         numbers = (slot for slot in placed if isinstance(slot, OptimizerSlot | GroupSlot | OutsideSlot))
-        lists = (slot for slot in self.gathered if isinstance(slot, ListSlot) and slot.is_used)
-        return frozenset((*self.hyper.values(), *numbers, *lists))
+        used = (slot for slot in self.gathered if isinstance(slot, ListSlot | PlaceSlot) and slot.is_used)
+        return frozenset((*self.hyper.values(), *numbers, *used))
 
     @cached_property
     def _outside_slots(self) -> tuple[OutsideSlot, ...]:

@@ -56,7 +56,7 @@ from outgrow.frontends.user.counts import OTHERWISE
 from outgrow.frontends.user.devices import check_devices
 from outgrow.frontends.user.drawn import living_generators, nothing_drawn
 from outgrow.frontends.user.escapes import taken_out_on_failure
-from outgrow.frontends.user.gathered import Gathering, GoingOn, ListSlot
+from outgrow.frontends.user.gathered import Gathering, GoingOn, ListSlot, PlaceSlot
 from outgrow.frontends.user.guards import Symbols, symbol
 from outgrow.frontends.user.helpers import helpers_noted
 from outgrow.frontends.user.hooks import before_optimizers
@@ -176,8 +176,9 @@ class Traced:
     def changing(self, moving: Collection[GoingOn]) -> frozenset[GoingOn]:
         """Return what changes from call to call, and could be no part of the step; other calls change the `moving`."""
         numbers = self.numbers.changed(_numbers(moving))
-        others = (slot for slot in moving if isinstance(slot, OutsideSlot | ListSlot))
-        return numbers.union((slot for slot in self.gathered if isinstance(slot, ListSlot) and slot.is_used), others)
+        others = (slot for slot in moving if isinstance(slot, OutsideSlot | ListSlot | PlaceSlot))
+        used = (slot for slot in self.gathered if isinstance(slot, ListSlot | PlaceSlot) and slot.is_used)
+        return numbers.union(used, others)
 
 
 def trace(
@@ -233,6 +234,8 @@ def _going_on(traced_with: _Tracing, guessing: Guessing, looks: Looks, moving: C
     """
     traced, going_on = _as_it_runs(partial(traced_with, guessing), looks), frozenset[GoingOn]()
     while not (changing := traced.changing(moving)) <= going_on:
+        if traced.outside.belongings.have_results():
+            break  # it is refused, and another trace would find them
         going_on |= changing
         try:
             found = _as_it_runs(partial(traced_with, guessing.again()), looks.anew(), going_on)
@@ -303,7 +306,7 @@ def _trace(
                 *run.made(Numbers.between(numbers, numbers_of(training)).also(gathering.numbers(saying.calls))),
             ]
             run.settled, run.exchanged = attributes.settled(), attributes.exchanged()
-            run.kept, run.changed = attributes.kept(), gathering.rest.changed()
+            run.kept, run.changed = attributes.kept(), gathering.changed(run.numbers)
             return [*found, *without_graphs(value for item in run.kept for value in item.values)]
 
         attributes = stack.enter_context(attributes_kept(owners))
@@ -382,7 +385,7 @@ def _left_alike(item: Change) -> tuple[object, object]:
 
 
 def _numbers(going_on: Iterable[GoingOn]) -> list[NumberSlot]:
-    return [slot for slot in going_on if not isinstance(slot, ListSlot)]
+    return [slot for slot in going_on if not isinstance(slot, ListSlot | PlaceSlot)]
 
 
 def _owners(training: Training) -> list[nn.Module | Optimizer]:
@@ -406,7 +409,7 @@ def _found_outside(
     signed = frozenset(map(id, _owners(training)))
     outside = Outside.of(found, signed)
     elsewhere = (location for location in found.locations if not location.is_within(signed))
-    return outside, Gathering(outside, elsewhere, going_on), nothing_taken(found.locations, signed, leaves)
+    return outside, Gathering(outside, tuple(elsewhere), going_on), nothing_taken(found.locations, signed, leaves)
 
 
 @contextmanager

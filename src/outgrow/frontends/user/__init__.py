@@ -17,6 +17,7 @@ helpers        which modules and scalers run in a step beside those in training
 hooks          functions that torch calls by itself
 outside        the numbers at these locations, things that a step uses, and its helpers
 said           what it prints and logs
+belongings     what is at these locations, and below, in case that the step is refused
 gathered       results that it leaves there, and what goes on by them
 counts         which numbers a step only counts up
 taken          what a step takes out of what is outside, so that it is gone

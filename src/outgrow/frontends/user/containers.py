@@ -13,16 +13,20 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
+from torch.types import py_sym_types
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.user.configuration import NUMBERS
 
 
 def open_containers(value: object) -> None:
-    """Let every dataclass, and every `UserDict`, in `value` that holds tensors be a pytree from now on."""
+    """Let every dataclass, and every `UserDict`, in `value` that holds tensors be a pytree from now on.
+
+    So do those that hold numbers of tensors.
+    """
     for leaf in pytree.tree_leaves(value):
         is_one = isinstance(leaf, UserDict) or (dataclasses.is_dataclass(leaf) and not isinstance(leaf, type))
-        if is_one and _holds_tensors(leaf):
+        if is_one and held(leaf) is not None:
             _open(type(leaf))
             open_containers(_inside(leaf))
 
@@ -48,12 +52,16 @@ def _open(kind: type) -> None:
 def check_open(value: object, remedy: str) -> None:
     """Raise `Uncapturable`, with a remedy, where something in `value` that is no pytree holds tensors."""
     for leaf in pytree.tree_leaves(value):
-        if not isinstance(leaf, (nn.Module, Optimizer, GradScaler)) and _holds_tensors(leaf):
-            raise Uncapturable(f"a {type(leaf).__name__} holds tensors; {remedy}")
+        item = None if isinstance(leaf, (nn.Module, Optimizer, GradScaler)) else held(leaf)
+        if item is not None:
+            what = "tensors" if isinstance(item, Tensor) else "numbers of tensors"
+            raise Uncapturable(f"a {type(leaf).__name__} holds {what}; {remedy}")
 
 
-def _holds_tensors(leaf: object) -> bool:
-    return any(isinstance(item, Tensor) for item in pytree.tree_leaves(_inside(leaf)))
+def held(leaf: object) -> object:
+    """Return a tensor that an object holds, or a number of one; None if it holds neither."""
+    items = pytree.tree_leaves(_inside(leaf))
+    return next((item for item in items if isinstance(item, (Tensor, *py_sym_types))), None)
 
 
 def _inside(leaf: object) -> object:

@@ -102,7 +102,7 @@ def taken_out_on_failure(mode: FakeTensorMode | None, environment: ShapeEnv | No
         yield
     except BaseException:
         if mode is not None and environment is not None:
-            outside.put_back_emptied()
+            outside.belongings.put_back()
             _take_out(mode, environment)
         raise
 

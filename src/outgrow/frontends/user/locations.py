@@ -88,11 +88,6 @@ class Location:
         tables = (owner._modules, owner._parameters, owner._buffers) if isinstance(owner, nn.Module) else ()
         return any(name in table for table in tables)
 
-    def turn(self) -> int:
-        """Return which of the entries of a dictionary it is; 0 if it is none."""
-        owner = self.owner()
-        return [*owner].index(self.path[-1]) if isinstance(owner, dict) and self.path[-1] in owner else 0
-
     def may_come(self) -> bool:
         """Whether nothing is there, but may be at another time."""
         if self.root is sys.modules and len(self.path) == 1:

@@ -10,7 +10,7 @@ call.
 """
 
 from collections.abc import Collection, Hashable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from types import CodeType, FunctionType
 
@@ -18,6 +18,7 @@ import torch.utils._pytree as pytree
 from torch import SymFloat, SymInt, nn
 
 from outgrow.frontends.user.attributes import is_empty
+from outgrow.frontends.user.belongings import Belongings
 from outgrow.frontends.user.changes import Change, Changed, Filled
 from outgrow.frontends.user.configuration import (
     NUMBERS,
@@ -32,7 +33,6 @@ from outgrow.frontends.user.filling import (
     Container,
     copied,
     differ,
-    entries,
     is_container,
     refill,
 )
@@ -125,13 +125,15 @@ class Thing:
 class Outside:
     """What is outside of a step, at some time; helpers are noted while it runs.
 
-    `codes` are functions with their code, which a reloader exchanges.
+    `codes` are functions with their code, which a reloader exchanges. What is at all locations, `numbers` and `things`
+    or not, are its `belongings` while the step is captured.
     """
 
     numbers: tuple[Number, ...] = ()
     things: tuple[Thing, ...] = ()
     helpers: tuple[Helper, ...] = ()
     codes: tuple[tuple[FunctionType, CodeType], ...] = ()
+    belongings: Belongings = field(default_factory=Belongings)
 
     @staticmethod
     def of(reached: Reached, signed: frozenset[int] = frozenset()) -> "Outside":
@@ -141,7 +143,7 @@ class Outside:
         counting = (reached.whole | reached.asked) - {item.location.key for item in found}
         used = [item for item in locations if item.key in counting]
         things = [Thing.at(item, is_asked=item.key in reached.asked) for item in used if _counts(item.read())]
-        return Outside(tuple(found), tuple(things), codes=reached.codes)
+        return Outside(tuple(found), tuple(things), codes=reached.codes, belongings=Belongings.of(locations))
 
     def modules(self) -> Iterator[nn.Module]:
         """Yield the modules among the things, and in lists and dictionaries."""
@@ -165,7 +167,7 @@ class Outside:
 
     def let_go(self) -> "Outside":
         """Return this without what is held for the capture alone."""
-        return replace(self, things=tuple([item.let_go() for item in self.things]))
+        return replace(self, things=tuple([item.let_go() for item in self.things]), belongings=Belongings())
 
     def without(self, keys: Collection[Hashable]) -> "Outside":
         """Return this without what is at locations of these keys."""
@@ -187,15 +189,6 @@ class Outside:
         """Make it what it was, except where something else is now."""
         for item in (*self.numbers, *self.things):
             item.put_back()
-
-    def put_back_emptied(self) -> None:
-        """Put back numbers, and entries of containers, where now is what has no content."""
-        for number in self.numbers:
-            if is_empty(number.location.read()):
-                number.location.write(number.own)
-        for thing in self.things:
-            if thing.copy is not None and is_container(thing.held) and any(map(is_empty, entries(thing.held))):
-                refill(thing.held, thing.copy)
 
 
 def _is_number(value: object) -> bool:
