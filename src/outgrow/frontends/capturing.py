@@ -16,7 +16,8 @@ from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.tracing.assembly import captured_from
 from outgrow.frontends.tracing.capture import capture, captured_by
 from outgrow.frontends.tracing.captured import Captured
-from outgrow.frontends.tracing.trace import Traced, trace
+from outgrow.frontends.tracing.trace import trace
+from outgrow.frontends.tracing.traced import Traced
 from outgrow.frontends.user.counts import Count
 from outgrow.frontends.user.devices import device_of, home_of
 from outgrow.frontends.user.gathered import GoingOn

@@ -201,13 +201,14 @@ class Step(Generic[P, R]):
             self._workers.go()
         observe = self._platform.observes and not runs.observed
         run = calls.made_ready(feed, spill, memory, capacity, observe=observe)
+        completed = False
         try:
             outcome = calls.carried_out(feed, calls.repeating(feed, run, runs.noted))
             calls.put_results(feed, outcome)
-        except BaseException:
-            if run.progress.updating:
+            completed = True
+        finally:
+            if run.progress.updating and not completed:
                 self._whole.tear()
-            raise
         returned = calls.settle(feed, outcome)
         self.process_bytes = outcome.high_water_bytes - self._baseline_bytes
         self._recording = outcome.recording

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor, fx, nn
 
-from outgrow.frontends.tracing.trace import Traced, trace
+from outgrow.frontends.tracing.trace import trace
+from outgrow.frontends.tracing.traced import Traced
 from outgrow.frontends.user.state import BatchSlot, Training
 from outgrow.frontends.workers.batch_norms import batch_norms_by_sums
 

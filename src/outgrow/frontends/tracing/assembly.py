@@ -14,7 +14,7 @@ from outgrow.frontends.tracing.checks import checks_in_turn
 from outgrow.frontends.tracing.convert import Conversion
 from outgrow.frontends.tracing.guesses import guesses_first
 from outgrow.frontends.tracing.leaf import Leaf
-from outgrow.frontends.tracing.trace import Traced
+from outgrow.frontends.tracing.traced import Traced
 from outgrow.frontends.user.devices import device_of, elsewhere_of
 from outgrow.frontends.user.guards import asked, guards
 from outgrow.frontends.user.refusals import NOT_HELD

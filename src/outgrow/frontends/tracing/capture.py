@@ -19,7 +19,8 @@ from outgrow.errors import Uncapturable
 from outgrow.frontends.fake.guessing import Guess
 from outgrow.frontends.tracing.assembly import captured_from
 from outgrow.frontends.tracing.captured import Captured
-from outgrow.frontends.tracing.trace import Traced, trace
+from outgrow.frontends.tracing.trace import trace
+from outgrow.frontends.tracing.traced import Traced
 from outgrow.frontends.user.attributes import Left, Read, next_step
 from outgrow.frontends.user.changes import Change
 from outgrow.frontends.user.counts import OTHERWISE, Did, counted

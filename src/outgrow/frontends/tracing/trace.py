@@ -14,14 +14,12 @@ call as the captured one left it, or made of the results of each (`frontends.use
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from threading import RLock
-from types import NoneType
 from typing import TypeAlias
 from unittest.mock import patch
 
-import sympy
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, fx, nn
@@ -30,38 +28,34 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.optim import LBFGS, SparseAdam
-from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.fake.counters import Counted, Counters
+from outgrow.frontends.fake.counters import Counters
 from outgrow.frontends.fake.eager_ways import as_in_eager
 from outgrow.frontends.fake.fakes import FakeMode, Fakes, Twins, fake_mode
 from outgrow.frontends.fake.generator import generator_traced
 from outgrow.frontends.fake.guessing import Guess, Guessing
-from outgrow.frontends.fake.questions import Asking, Looks, Question
+from outgrow.frontends.fake.questions import Asking, Looks
 from outgrow.frontends.fake.sums import Sums
 from outgrow.frontends.tracing.dependence import dependent
-from outgrow.frontends.tracing.leaf import Leaf
-from outgrow.frontends.tracing.likeness import Account
 from outgrow.frontends.tracing.names import DETACHES
-from outgrow.frontends.tracing.noticed import LeavingSlot, Noticed, Output, without_graphs
+from outgrow.frontends.tracing.noticed import Noticed, without_graphs
 from outgrow.frontends.tracing.traceable import made_traceable
+from outgrow.frontends.tracing.traced import Traced, numbers_going_on
 from outgrow.frontends.user.attributes import Left, attributes_kept, left_by
-from outgrow.frontends.user.changes import Change, Changed
-from outgrow.frontends.user.configuration import NUMBERS, content
 from outgrow.frontends.user.containers import check_open, open_containers
 from outgrow.frontends.user.counts import OTHERWISE
 from outgrow.frontends.user.devices import check_devices
 from outgrow.frontends.user.drawn import living_generators, nothing_drawn
 from outgrow.frontends.user.escapes import taken_out_on_failure
-from outgrow.frontends.user.gathered import Gathering, GoingOn, ListSlot, PlaceSlot
+from outgrow.frontends.user.gathered import Gathering, GoingOn
 from outgrow.frontends.user.guards import Symbols, symbol
 from outgrow.frontends.user.helpers import helpers_noted
 from outgrow.frontends.user.hooks import before_optimizers
 from outgrow.frontends.user.outside import Outside
-from outgrow.frontends.user.plain import Numbers, NumberSlot, check_unchanged, numbers_in, numbers_of, plain_state
+from outgrow.frontends.user.plain import Numbers, check_unchanged, numbers_in, numbers_of, plain_state
 from outgrow.frontends.user.reach import reached
 from outgrow.frontends.user.refusals import ANOMALY, DROP_IN, refusals
 from outgrow.frontends.user.said import Saying
@@ -69,8 +63,6 @@ from outgrow.frontends.user.schedules import schedulers_put_off
 from outgrow.frontends.user.signals import in_users_code, signals_waiting
 from outgrow.frontends.user.state import (
     GradientSlot,
-    OutsideSlot,
-    ParameterSlot,
     Slot,
     StateSlot,
     Training,
@@ -95,90 +87,6 @@ _NOT_ONE_GRAPH: Mapping[type[Optimizer], str] = {
 }
 _DIVIDING = frozenset({"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"})
 """Names of torch's classes that divide a model among processes; to import them takes time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Traced:
-    """One run of a step: its nodes, what its inputs and outputs are, and what it assumed.
-
-    The placeholders of `module` are `tensors`, then `hyper`; its results are `outputs`.
-    """
-
-    module: fx.GraphModule
-    mode: FakeMode | None
-    """The mode of the fake tensors, if it was made for this run."""
-    tensors: Mapping[Slot, Tensor]
-    hyper: Mapping[NumberSlot, float]
-    """Numbers that are inputs: rates, and those of `numbers` that change from call to call."""
-    numbers: Numbers
-    symbols: tuple[sympy.Symbol, ...]
-    """What stood for `hyper`, in the same order."""
-    counters: Mapping[sympy.Symbol, tuple[Counted, float]]
-    """The counters of the state that the step looked at, and what they were."""
-    questions: tuple[Question, ...]
-    """What the step asked of its batch, of buffers, and of tensors outside."""
-    guesses: tuple[Guess, ...]
-    """What the step takes for granted until it runs."""
-    held: frozenset[StateSlot]
-    """The slots of gradients that must stay until the guesses have been checked."""
-    shape_env: Symbols
-    originals: Mapping[int, Tensor]
-    """The real tensors, by the identity of their fake twins."""
-    outputs: tuple[Output, ...]
-    structure: pytree.TreeSpec
-    """That of what the step returns."""
-    structure_of_gathered: pytree.TreeSpec | None
-    """That of the list of what it leaves where it has `gathered`."""
-    returned: tuple[object, ...]
-    """The leaves of what it returns and of that, with None for those that are outputs."""
-    born: Mapping[StateSlot, Tensor]
-    """Tensors that are new in their slots."""
-    rebound: Mapping[StateSlot, Tensor]
-    """The contents of tensors that stay in their slots and whose `.data` was set."""
-    begun: Mapping[StateSlot, float]
-    """The numbers in new tensors whose content is known."""
-    emptied: tuple[StateSlot, ...]
-    """The slots that lost their tensors."""
-    gradients: tuple[Tensor, ...]
-    """The tensors that were in `p.grad` when an optimizer made its step."""
-    schedulers: tuple[LRScheduler, ...]
-    """Those whose steps follow every call."""
-    flags: Mapping[ParameterSlot, bool]
-    """Parameters that are trained from then on, or no more."""
-    settled: tuple[Change, ...]
-    """What the step leaves in attributes."""
-    left: tuple[Left, ...]
-    """Attributes in which it leaves values that have no content while it is captured."""
-    outside: Outside
-    """What it found elsewhere: numbers, things and helpers."""
-    changed: tuple[Change, ...]
-    """What of that it has changed."""
-    gathered: tuple[LeavingSlot, ...]
-    """Where it leaves results outside, and calls that say some."""
-    said: tuple[object, ...]
-    """What these say, as far as it is known."""
-    said_from: int
-    """The number of the first leaf of `returned` that is theirs."""
-    shared: frozenset[int]
-    """The numbers of sums of gradients that it made otherwise than eager mode (`frontends.fake.sums`)."""
-
-    @property
-    def account(self) -> Account:
-        """What the step did, to be compared with what it did in another trace."""
-        is_said = [isinstance(item, Leaf) and item.index >= self.said_from for item in self.outputs]
-        outputs = [item.index if isinstance(item, Leaf) else item for item in self.outputs]
-        outputs = [None if said else item for item, said in zip(outputs, is_said, strict=True)]
-        returned = enumerate(self.returned[: self.said_from])
-        constants = {at: item for at, item in returned if type(item) in NUMBERS} | {"said": self.said}
-        left = dict(map(_left_alike, (*self.settled, *self.changed)))
-        return Account(self.module, outputs, {**left, **constants, **self.numbers.placed})
-
-    def changing(self, moving: Collection[GoingOn]) -> frozenset[GoingOn]:
-        """Return what changes from call to call, and could be no part of the step; other calls change the `moving`."""
-        numbers = self.numbers.changed(_numbers(moving))
-        others = (slot for slot in moving if isinstance(slot, OutsideSlot | ListSlot | PlaceSlot))
-        used = (slot for slot in self.gathered if isinstance(slot, ListSlot | PlaceSlot) and slot.is_used)
-        return numbers.union(used, others)
 
 
 def trace(
@@ -282,7 +190,7 @@ def _trace(
         twins, tensors = fakes.twins, fakes.tensors
         twins.sums, twins.begins = Sums(apart), signals.heard
         call_args, call_kwargs = pytree.tree_unflatten(fakes.leaves, call_structure)
-        hyper = {**hyper_parameters(training), **numbers_in(_numbers(going_on), training), **gathering.hyper}
+        hyper = {**hyper_parameters(training), **numbers_in(numbers_going_on(going_on), training), **gathering.hyper}
         literals = mode.literals
         assert isinstance(mode.shape_env, Symbols), "the mode was given an environment of symbols"
         assert literals is not None, "and follows literals"
@@ -375,17 +283,6 @@ def _trace(
 
 def _traced_by(traced: Callable[[object], list[object]]) -> Callable[[object], fx.GraphModule]:
     return make_fx(traced, _allow_non_fake_inputs=True, _error_on_data_dependent_ops=False)
-
-
-def _left_alike(item: Change) -> tuple[object, object]:
-    """Return where something is left, and what: a number itself, or None, where a symbol might stand for a number."""
-    if isinstance(item, Changed) and type(item.value) in (int, float, NoneType):
-        return OutsideSlot.at(item.location, 0), item.value
-    return item.location.key, content(item.value)
-
-
-def _numbers(going_on: Iterable[GoingOn]) -> list[NumberSlot]:
-    return [slot for slot in going_on if not isinstance(slot, ListSlot | PlaceSlot)]
 
 
 def _owners(training: Training) -> list[nn.Module | Optimizer]:

@@ -7,8 +7,8 @@ variable, and as an argument of a call; where two ways meet (`one if flag else o
 imported within the function is on a path from its module on.
 
 What is reached by an index, or by a loop over a container, is on no path, but the container is used as a whole then.
-What is written by one is as if `update` was called. Of
-what the code only asks whether it is there, or empty, the truth is used.
+What is written by one is as if `update` was called. Of what the code only asks whether it is there, or empty, the truth
+is used.
 """
 
 import dis

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from outgrow.frontends.tracing.trace import Traced
+from outgrow.frontends.tracing.traced import Traced
 
 _aten, _LIBRARY = torch.ops.aten, torch.library.Library("outgrow", "FRAGMENT")
 

@@ -19,7 +19,7 @@ from outgrow.frontends.fake.sums import seen_as_they_are
 from outgrow.frontends.tracing.convert import written_nodes
 from outgrow.frontends.tracing.leaf import Leaf
 from outgrow.frontends.tracing.names import DETACHES, Named, completed, operator_name, resolve_symbol, symbol_name
-from outgrow.frontends.tracing.trace import Traced
+from outgrow.frontends.tracing.traced import Traced
 from outgrow.frontends.user.sharing import address
 from outgrow.frontends.user.state import BatchSlot, ParameterSlot, StateSlot, storage_name
 from outgrow.frontends.workers.batch_norms import batch_norms_by_sums

@@ -22,7 +22,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from outgrow.frontends.fake.fakes import FakeMode, fake_mode
 from outgrow.frontends.tracing.leaf import Leaf
 from outgrow.frontends.tracing.names import completed, resolve_operator
-from outgrow.frontends.tracing.trace import Traced
+from outgrow.frontends.tracing.traced import Traced
 from outgrow.frontends.user.guards import symbol
 from outgrow.frontends.user.sharing import address
 from outgrow.frontends.user.state import GradientSlot, Slot, StateSlot, local, storage_name

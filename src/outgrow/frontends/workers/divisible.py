@@ -15,7 +15,8 @@ from outgrow.analysis.cost import Cost, cost_key, costs_of
 from outgrow.errors import InvalidWorkload
 from outgrow.frontends.tracing.assembly import captured_from
 from outgrow.frontends.tracing.captured import Captured
-from outgrow.frontends.tracing.trace import Traced, trace
+from outgrow.frontends.tracing.trace import trace
+from outgrow.frontends.tracing.traced import Traced
 from outgrow.frontends.user.devices import CPU, home_of
 from outgrow.frontends.user.state import Training
 from outgrow.frontends.workers.dataflow import divisible_dataflow, put_back

@@ -9,7 +9,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, fx
 
 from outgrow.frontends.tracing.convert import written_nodes
-from outgrow.frontends.tracing.trace import Traced
+from outgrow.frontends.tracing.traced import Traced
 from outgrow.frontends.user.sharing import address
 from outgrow.frontends.user.state import ParameterSlot
 
