@@ -12,7 +12,7 @@ from torch import Tensor
 
 from outgrow.frontends.compile import Step
 from outgrow.frontends.preparing.settings import Settings
-from outgrow.frontends.user.state import Training as Trained
+from outgrow.frontends.user.training.state import Training as Trained
 from outgrow.planning.problem import silent
 from outgrow.runtime.device import BesideHost, Cuda
 from outgrow.runtime.pages import taken_bytes

@@ -28,7 +28,7 @@ from outgrow.frontends import calls
 from outgrow.frontends.lowering.lower import lower
 from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.tracing.captured import Captured
-from outgrow.frontends.user.state import Training
+from outgrow.frontends.user.training.state import Training
 from outgrow.ir.graph import SwapOut
 from outgrow.ir.machine import Device, LinkRates, Machine
 from outgrow.plan import Budget

@@ -20,7 +20,7 @@ import torch
 from hypothesis import settings
 
 from outgrow.errors import TierFailure
-from outgrow.frontends.user import escapes
+from outgrow.frontends.user.unseen import escapes
 from outgrow.planning.compiled import folder
 from outgrow.planning.search import search
 from outgrow.runtime.tiers import DiskTier, default_offload_dir

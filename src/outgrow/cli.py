@@ -22,7 +22,7 @@ from outgrow import __version__
 from outgrow.commands.machine import list_machines, measure_machine, show_machine
 from outgrow.errors import InvalidGraph, InvalidMachine, InvalidQuantity, OutgrowError
 from outgrow.frontends.preparing.machines import described_machine, machine_names, names_a_file, require_known
-from outgrow.frontends.user.signals import signals_waiting
+from outgrow.frontends.user.unseen.signals import signals_waiting
 from outgrow.ir.machine import Machine
 from outgrow.planning.names import KERNELS, PLANNER_NAMES, SOLVER_SECONDS
 from outgrow.remarks import Remark

@@ -10,7 +10,7 @@ import torch
 
 from outgrow import Infeasible, Workload
 from outgrow.frontends.compile import Step, compile_workload
-from outgrow.frontends.user.state import StateSlot, Training, state_tensors
+from outgrow.frontends.user.training.state import StateSlot, Training, state_tensors
 from tests.bitwise.models import MODELS
 
 STEPS = 3

@@ -25,7 +25,7 @@ from outgrow.frontends.preparing import rehearsal
 from outgrow.frontends.preparing.rehearsal import Rehearsal
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.tracing.capture import capture
-from outgrow.frontends.user.state import ParameterSlot, Training, state_tensors
+from outgrow.frontends.user.training.state import ParameterSlot, Training, state_tensors
 from outgrow.ir.graph import Graph, Op
 from outgrow.remarks import Remark
 from outgrow.runtime import directed, process

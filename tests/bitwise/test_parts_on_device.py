@@ -17,7 +17,7 @@ from outgrow.frontends.parts import parts
 from outgrow.frontends.parts.shared_budget import Shared
 from outgrow.frontends.platforms.on_device import OnDevice
 from outgrow.frontends.preparing.settings import Settings
-from outgrow.frontends.user.state import Training
+from outgrow.frontends.user.training.state import Training
 from outgrow.ir.graph import SwapIn
 from outgrow.runtime.device import Cuda
 from outgrow.runtime.planned_arena import PlannedMemory

@@ -10,7 +10,7 @@ from torch import nn
 from outgrow import Workload
 from outgrow.frontends.compile import Step
 from outgrow.frontends.preparing.settings import Settings
-from outgrow.frontends.user.state import Training
+from outgrow.frontends.user.training.state import Training
 from outgrow.runtime.planned_arena import Arena
 from outgrow.runtime.program import Program
 from outgrow.runtime.repeated import Repeated

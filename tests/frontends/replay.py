@@ -6,10 +6,10 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
-from outgrow.frontends.fake.reserves import keeping_reserve
+from outgrow.frontends.fake.kernels.reserves import keeping_reserve
 from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.tracing.names import resolve_operator, resolve_symbol
-from outgrow.frontends.user.state import BatchSlot, Training
+from outgrow.frontends.user.training.state import BatchSlot, Training
 from outgrow.ir.graph import Argument, Ref, Role, Symbol
 
 

@@ -14,7 +14,7 @@ from outgrow.frontends import guided, within_budget
 from outgrow.frontends.entry import Runnable
 from outgrow.frontends.runs import Runs
 from outgrow.frontends.tracing.capture import capture
-from outgrow.frontends.user.state import Training
+from outgrow.frontends.user.training.state import Training
 from outgrow.remarks import Remark
 from outgrow.runtime.execute import Run
 from outgrow.runtime.rerun import Rerun

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from outgrow.errors import Uncapturable
 from outgrow.frontends.capturing import _check_divisible
 from outgrow.frontends.tracing.trace import trace
-from outgrow.frontends.user.state import Training
+from outgrow.frontends.user.training.state import Training
 
 
 class Choosing(nn.Module):

@@ -28,7 +28,7 @@ from outgrow.frontends.platforms import on_cpu
 from outgrow.frontends.platforms.on_cpu import OnCpu
 from outgrow.frontends.preparing.machines import described_machine
 from outgrow.frontends.runs import Shown
-from outgrow.frontends.user.state import Training
+from outgrow.frontends.user.training.state import Training
 from outgrow.ir.graph import SwapIn
 from outgrow.remarks import Remark
 from outgrow.runtime import arena, program

@@ -11,7 +11,7 @@ from torch.optim import SGD
 from outgrow.errors import OutOfTurn
 from outgrow.frontends import one_thread as module
 from outgrow.frontends.one_thread import one_thread
-from outgrow.frontends.user.state import Training
+from outgrow.frontends.user.training.state import Training
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, Optimizer
 
-from outgrow.frontends.user.state import StateSlot, Training, state_tensors
+from outgrow.frontends.user.training.state import StateSlot, Training, state_tensors
 
 WIDTH = 768
 """A weight, its gradient and an activation of as many rows take 2.25 MiB each: large enough to be moved."""

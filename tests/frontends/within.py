@@ -17,10 +17,10 @@ from outgrow.frontends.preparing.machines import described_machine
 from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.tracing.signature import Signature, signature
-from outgrow.frontends.user import configuration
-from outgrow.frontends.user.containers import open_containers
-from outgrow.frontends.user.plain import NumberSlot, numbers_of
-from outgrow.frontends.user.state import StateSlot, Training, state_tensors
+from outgrow.frontends.user.reach import configuration
+from outgrow.frontends.user.reach.containers import open_containers
+from outgrow.frontends.user.training.plain import NumberSlot, numbers_of
+from outgrow.frontends.user.training.state import StateSlot, Training, state_tensors
 from outgrow.ir.graph import Graph
 from outgrow.plan import Budget
 from outgrow.planning.order.lean import Orders

@@ -214,7 +214,7 @@ from outgrow.analysis.liveness import live_bytes
 from outgrow.frontends import calls
 from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.lowering.lower import lower
-from outgrow.frontends.user.state import Training
+from outgrow.frontends.user.training.state import Training
 from outgrow.runtime import arena
 from outgrow.runtime.execute import Run
 from outgrow.runtime.heap import Heap
@@ -255,7 +255,7 @@ from outgrow.analysis.liveness import live_bytes
 from outgrow.frontends import calls
 from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.lowering.lower import lower
-from outgrow.frontends.user.state import Training
+from outgrow.frontends.user.training.state import Training
 from outgrow.runtime import arena
 from outgrow.runtime.execute import Run
 from outgrow.runtime.heap import Heap
@@ -364,7 +364,7 @@ import torch
 from outgrow.frontends import calls
 from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.lowering.lower import lower
-from outgrow.frontends.user.state import Training
+from outgrow.frontends.user.training.state import Training
 from outgrow.plan import Piece, Swap
 from outgrow.rewriting.derive import apply_laws
 from outgrow.runtime import arena

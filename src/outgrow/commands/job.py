@@ -11,7 +11,7 @@ from outgrow.frontends.preparing.ahead import Ahead, KnownMachine, known_machine
 from outgrow.frontends.preparing.load import load_remark
 from outgrow.frontends.preparing.settings import remark_beyond_memory
 from outgrow.frontends.preparing.warmup import warm_up
-from outgrow.frontends.user.devices import CPU
+from outgrow.frontends.user.training.devices import CPU
 from outgrow.frontends.workloads.loading import load_workload_function
 from outgrow.frontends.workloads.workload import Workload
 from outgrow.ir.machine import Machine

@@ -11,7 +11,7 @@ from outgrow.commands.job import Job, Outputs
 from outgrow.errors import Infeasible, InvalidWorkload
 from outgrow.frontends.compile import Step, compile_workload
 from outgrow.frontends.preparing.warmup import warm_up
-from outgrow.frontends.user.unfinished import is_unfinished
+from outgrow.frontends.user.unseen.unfinished import is_unfinished
 from outgrow.frontends.workloads.loading import blamed_on, built, load_workload_function
 from outgrow.frontends.workloads.workload import Workload
 from outgrow.report.account import account_of

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from outgrow.frontends.entry import Entry
 from outgrow.frontends.tracing.captured import Captured
-from outgrow.frontends.user.outside import Filled
-from outgrow.frontends.user.state import Training, title
+from outgrow.frontends.user.left.outside import Filled
+from outgrow.frontends.user.training.state import Training, title
 from outgrow.remarks import remark
 
 _MANY = 5

@@ -10,7 +10,7 @@ from torch import Tensor, UntypedStorage
 
 from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.tracing.captured import Given
-from outgrow.frontends.user.state import Training, local, read
+from outgrow.frontends.user.training.state import Training, local, read
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from torch import nn
 from torch._subclasses import FakeTensor
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from outgrow.frontends.user.devices import CPU
+from outgrow.frontends.user.training.devices import CPU
 from outgrow.runtime import arena
 from outgrow.runtime.device import Cuda
 from outgrow.runtime.freeing import fix_mmap_threshold

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from outgrow.frontends.tracing.captured import Given
-from outgrow.frontends.user.devices import generators_of
-from outgrow.frontends.user.sharing import raise_versions
-from outgrow.frontends.user.state import BatchSlot, HeldSlot, Training, put, read, set_trained, storage_name
+from outgrow.frontends.user.training.devices import generators_of
+from outgrow.frontends.user.training.sharing import raise_versions
+from outgrow.frontends.user.training.state import BatchSlot, HeldSlot, Training, put, read, set_trained, storage_name
 from outgrow.runtime.device_memory import DeviceMemory
 from outgrow.runtime.execute import Outcome, Run
 from outgrow.runtime.program import Program

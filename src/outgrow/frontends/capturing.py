@@ -10,7 +10,7 @@ from torch._ops import OpOverload
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.entry import Arguments
-from outgrow.frontends.fake.guessing import Guess
+from outgrow.frontends.fake.looks.guessing import Guess
 from outgrow.frontends.lowering.inductor import by_kernels
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.tracing.assembly import captured_from
@@ -18,12 +18,12 @@ from outgrow.frontends.tracing.capture import capture, captured_by
 from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.tracing.trace import trace
 from outgrow.frontends.tracing.traced import Traced
-from outgrow.frontends.user.counts import Count
-from outgrow.frontends.user.devices import device_of, home_of
-from outgrow.frontends.user.gathered import GoingOn
-from outgrow.frontends.user.locations import Location
-from outgrow.frontends.user.set_data import sets_data
-from outgrow.frontends.user.state import Training
+from outgrow.frontends.user.left.counts import Count
+from outgrow.frontends.user.left.gathered import GoingOn
+from outgrow.frontends.user.reach.locations import Location
+from outgrow.frontends.user.training.devices import device_of, home_of
+from outgrow.frontends.user.training.set_data import sets_data
+from outgrow.frontends.user.training.state import Training
 from outgrow.frontends.workers.workers import Workers, check_replaceable, one_by_one
 from outgrow.ir.graph import Graph, Role
 from outgrow.remarks import remark

@@ -33,16 +33,16 @@ from outgrow.frontends import calls
 from outgrow.frontends.capturing import Capturing
 from outgrow.frontends.entries import Entries
 from outgrow.frontends.entry import Arguments, Entry, Served
-from outgrow.frontends.fake.guessing import Guess, Misguessed
+from outgrow.frontends.fake.looks.guessing import Guess, Misguessed
 from outgrow.frontends.guided import GuidedPlanning
 from outgrow.frontends.one_thread import one_thread
 from outgrow.frontends.platforms.on_device import platform_of
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.preparing.warmup import warm_up
 from outgrow.frontends.torn import Whole
-from outgrow.frontends.user.devices import CPU, home_of
 from outgrow.frontends.user.refusals import DROP_IN
-from outgrow.frontends.user.state import Training, local, state_tensors
+from outgrow.frontends.user.training.devices import CPU, home_of
+from outgrow.frontends.user.training.state import Training, local, state_tensors
 from outgrow.frontends.workers.workers import Received, Workers
 from outgrow.frontends.workloads.workload import Workload
 from outgrow.ir.graph import Graph

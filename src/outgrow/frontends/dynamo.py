@@ -26,8 +26,8 @@ from outgrow.frontends.parts.shared_budget import Ready, Shared, by_itself
 from outgrow.frontends.platforms.on_device import platform_of
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.preparing.warmup import warm_up
-from outgrow.frontends.user.devices import device_of
 from outgrow.frontends.user.living import living
+from outgrow.frontends.user.training.devices import device_of
 from outgrow.plan import Estimate
 from outgrow.remarks import remark
 from outgrow.report.parts import BudgetReport, PartReport, PartsReport

@@ -18,15 +18,15 @@ from outgrow.errors import Infeasible
 from outgrow.frontends.advice import Advice
 from outgrow.frontends.capturing import Capturing
 from outgrow.frontends.entry import Ample, Arguments, Entry, Runnable, Served
-from outgrow.frontends.fake.guessing import Guess
+from outgrow.frontends.fake.looks.guessing import Guess
 from outgrow.frontends.guided import GuidedPlanning
 from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.runs import Runs
 from outgrow.frontends.tracing.captured import Captured, Given
 from outgrow.frontends.tracing.signature import Signature, signature
-from outgrow.frontends.user.attributes import Left, withheld
-from outgrow.frontends.user.counts import Count
-from outgrow.frontends.user.state import Training, held_tensors, local
+from outgrow.frontends.user.left.attributes import Left, withheld
+from outgrow.frontends.user.left.counts import Count
+from outgrow.frontends.user.training.state import Training, held_tensors, local
 from outgrow.report.plans import PlanReport, PlansReport
 from outgrow.runtime import arena
 from outgrow.runtime.freeing import clear_away

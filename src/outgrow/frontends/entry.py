@@ -9,7 +9,7 @@ from torch import nn
 from outgrow.frontends.runs import SLACK_BYTES, Runs
 from outgrow.frontends.tracing.captured import Captured, Given
 from outgrow.frontends.tracing.signature import Seen, glance
-from outgrow.frontends.user.state import Training
+from outgrow.frontends.user.training.state import Training
 from outgrow.planning.planned import Planned
 from outgrow.runtime.program import Program
 

@@ -21,7 +21,7 @@ from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.runs import SLACK_BYTES, Runs, Shown
 from outgrow.frontends.tracing.captured import Given
-from outgrow.frontends.user.state import Training
+from outgrow.frontends.user.training.state import Training
 from outgrow.frontends.within_budget import Demand, fitted, is_ample
 from outgrow.ir.graph import Graph, Role
 from outgrow.ir.machine import Machine

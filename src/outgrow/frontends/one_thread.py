@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from threading import Lock, get_ident
 
 from outgrow.errors import OutOfTurn
-from outgrow.frontends.user.state import Training
+from outgrow.frontends.user.training.state import Training
 
 _guard = Lock()
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from outgrow.errors import TornState
-from outgrow.frontends.user.state import Training
+from outgrow.frontends.user.training.state import Training
 
 _MESSAGE = (
     "An earlier step failed while parameters were being updated, so model and optimizer are torn: some parameters are "

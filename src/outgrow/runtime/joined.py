@@ -1,8 +1,8 @@
 """Which neighbours of a score are one call? Those of one operator that write over lists of tensors.
 
-A captured step calls such an operator for each tensor (`frontends.fake.lists`), so that a plan may put copies between
-the calls. Where it put nothing between, their lists are one again, since a GPU takes longer to be told of a call than
-to update a small tensor.
+A captured step calls such an operator for each tensor (`frontends.fake.kernels.lists`), so that a plan may put copies
+between the calls. Where it put nothing between, their lists are one again, since a GPU takes longer to be told of a
+call than to update a small tensor.
 
     aten._foreach_add_.List([p], [g])   ->   aten._foreach_add_.List([p, q], [g, h])
     aten._foreach_add_.List([q], [h])

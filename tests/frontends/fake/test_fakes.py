@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from outgrow.frontends.fake import fakes
 from outgrow.frontends.fake.fakes import FakeMode
-from outgrow.frontends.fake.layouts import as_kernels_lay_out
+from outgrow.frontends.fake.kernels.layouts import as_kernels_lay_out
 from outgrow.frontends.tracing.capture import capture
 
 

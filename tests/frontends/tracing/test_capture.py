@@ -27,7 +27,7 @@ from outgrow.frontends.lowering.lower import lower
 from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.tracing.signature import glance, signature
-from outgrow.frontends.user.state import BufferSlot, ParameterSlot, Training, state_tensors
+from outgrow.frontends.user.training.state import BufferSlot, ParameterSlot, Training, state_tensors
 from outgrow.ir.graph import Role
 from outgrow.ir.text import parse_graph, print_graph
 from outgrow.ir.verify import verify

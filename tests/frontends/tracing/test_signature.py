@@ -17,9 +17,9 @@ from outgrow.errors import Uncapturable
 from outgrow.frontends import within_budget
 from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.tracing.signature import glance, signature
-from outgrow.frontends.user.hooks import hooks
-from outgrow.frontends.user.schedules import schedulers_put_off
-from outgrow.frontends.user.state import Training
+from outgrow.frontends.user.reach.hooks import hooks
+from outgrow.frontends.user.training.schedules import schedulers_put_off
+from outgrow.frontends.user.training.state import Training
 from tests.frontends.replay import replay
 
 

@@ -18,8 +18,8 @@ import outgrow
 from outgrow.errors import Uncapturable
 from outgrow.frontends import within_budget
 from outgrow.frontends.tracing.capture import capture
-from outgrow.frontends.user.outside import Outside
-from outgrow.frontends.user.reach import reached
+from outgrow.frontends.user.left.outside import Outside
+from outgrow.frontends.user.reach.reach import reached
 
 CALLS = 4
 Case = tuple[Callable[[Tensor], Tensor], Callable[[int], None]]

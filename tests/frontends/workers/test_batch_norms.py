@@ -6,7 +6,7 @@ from torch import Tensor, fx, nn
 
 from outgrow.frontends.tracing.trace import trace
 from outgrow.frontends.tracing.traced import Traced
-from outgrow.frontends.user.state import BatchSlot, Training
+from outgrow.frontends.user.training.state import BatchSlot, Training
 from outgrow.frontends.workers.batch_norms import batch_norms_by_sums
 
 TOLERANCE = 1e-13

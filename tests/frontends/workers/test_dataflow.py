@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from outgrow.frontends.tracing.trace import trace
-from outgrow.frontends.user.state import Training
+from outgrow.frontends.user.training.state import Training
 from outgrow.frontends.workers.dataflow import dataflow_of, divisible_dataflow
 from outgrow.operators.catalogue import entry_of
 from outgrow.operators.dataflow import Dataflow

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn, optim
 
 from outgrow.frontends.tracing.capture import capture
-from outgrow.frontends.user.state import OptimizerSlot
+from outgrow.frontends.user.training.state import OptimizerSlot
 from outgrow.frontends.workloads.steps import capture_steps
 from outgrow.frontends.workloads.workload import Workload
 from outgrow.ir.text import print_graph

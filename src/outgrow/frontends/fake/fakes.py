@@ -7,11 +7,11 @@
 
 So no data are read, written or allocated. Operators whose abstract implementation gives other strides, types or sizes
 than their kernels are put right in `FakeMode`, below the tracing, where a new tensor is not taken for an op
-(`frontends.fake.layouts`, `smaller`, `ambiguous`, `precision`, `reserves`), and Fourier transforms made there
+(`frontends.fake.kernels.layouts`, `smaller`, `ambiguous`, `precision`, `reserves`), and Fourier transforms made there
 (`spectra`), and what fails for no reason of its kernel (`failing`). Small tensors that are made of literals alone are
-the same in every call, so their contents are known (`frontends.fake.literals`), and a step may look at them; at its
-counters (`frontends.fake.counters`); and at its batch (`frontends.fake.questions`). What it decides by other numbers is
-guessed (`frontends.fake.guessing`).
+the same in every call, so their contents are known (`frontends.fake.looks.literals`), and a step may look at them; at
+its counters (`frontends.fake.looks.counters`); and at its batch (`frontends.fake.looks.questions`). What it decides by
+other numbers is guessed (`frontends.fake.looks.guessing`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,30 +38,30 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.fake.alignments import BY_TENSORS
-from outgrow.frontends.fake.ambiguous import VIEWED, as_the_kernel_lays, as_viewed
 from outgrow.frontends.fake.arguments import Invoked, exchanged, leaves_of, tensors_of
-from outgrow.frontends.fake.byte_masks import BY_BOOLEANS
-from outgrow.frontends.fake.conjugates import Conjugates
-from outgrow.frontends.fake.counters import Counters
-from outgrow.frontends.fake.failing import FAILURES, returned_after_all
-from outgrow.frontends.fake.guessing import Guessing
-from outgrow.frontends.fake.layouts import LAID_OUT, as_kernels_lay_out, like_a_kernel
-from outgrow.frontends.fake.lists import each_by_itself
-from outgrow.frontends.fake.literals import LIFTS, Literals
-from outgrow.frontends.fake.precision import RETYPED, TYPED, as_fakes_take, as_kernels_type
-from outgrow.frontends.fake.questions import Asking
-from outgrow.frontends.fake.reserves import KEEPING, SEEDED, UNTOLD, with_reserve, with_seeds, without_reserve
-from outgrow.frontends.fake.smaller import as_smaller_ones
-from outgrow.frontends.fake.spectra import TRANSFORMS, transformed
-from outgrow.frontends.fake.sums import Sums
-from outgrow.frontends.user.configuration import attributes_of
-from outgrow.frontends.user.guards import Symbols
+from outgrow.frontends.fake.kernels.alignments import BY_TENSORS
+from outgrow.frontends.fake.kernels.ambiguous import VIEWED, as_the_kernel_lays, as_viewed
+from outgrow.frontends.fake.kernels.byte_masks import BY_BOOLEANS
+from outgrow.frontends.fake.kernels.conjugates import Conjugates
+from outgrow.frontends.fake.kernels.failing import FAILURES, returned_after_all
+from outgrow.frontends.fake.kernels.layouts import LAID_OUT, as_kernels_lay_out, like_a_kernel
+from outgrow.frontends.fake.kernels.lists import each_by_itself
+from outgrow.frontends.fake.kernels.precision import RETYPED, TYPED, as_fakes_take, as_kernels_type
+from outgrow.frontends.fake.kernels.reserves import KEEPING, SEEDED, UNTOLD, with_reserve, with_seeds, without_reserve
+from outgrow.frontends.fake.kernels.smaller import as_smaller_ones
+from outgrow.frontends.fake.kernels.spectra import TRANSFORMS, transformed
+from outgrow.frontends.fake.kernels.sums import Sums
+from outgrow.frontends.fake.looks.counters import Counters
+from outgrow.frontends.fake.looks.guessing import Guessing
+from outgrow.frontends.fake.looks.literals import LIFTS, Literals
+from outgrow.frontends.fake.looks.questions import Asking
 from outgrow.frontends.user.lines import present_line
+from outgrow.frontends.user.reach.configuration import attributes_of
 from outgrow.frontends.user.refusals import NESTED, check_nothing_caught, is_unanswerable
-from outgrow.frontends.user.sharing import ZEROS, address
-from outgrow.frontends.user.state import BatchSlot, BufferSlot, Slot
-from outgrow.frontends.user.unseen import OBSERVING, with_room
+from outgrow.frontends.user.training.guards import Symbols
+from outgrow.frontends.user.training.sharing import ZEROS, address
+from outgrow.frontends.user.training.state import BatchSlot, BufferSlot, Slot
+from outgrow.frontends.user.unseen.unseen import OBSERVING, with_room
 
 _LIMIT = "CONSTANT_NUMEL_LIMIT"
 """Torch's limit for following literals itself; not used while we do: it takes a symbol for the number NaN (2.13)."""

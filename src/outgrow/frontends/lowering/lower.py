@@ -16,9 +16,9 @@ import outgrow.frontends.lowering.in_turn  # noqa: F401 - operators of these two
 from outgrow.analysis.cost import Cost
 from outgrow.analysis.sinking import lasting, passing
 from outgrow.analysis.updates import is_update
-from outgrow.frontends.fake.foreign import drawing_nothing
-from outgrow.frontends.fake.lists import by_torch
-from outgrow.frontends.fake.reserves import keeping_reserve
+from outgrow.frontends.fake.eager.foreign import drawing_nothing
+from outgrow.frontends.fake.kernels.lists import by_torch
+from outgrow.frontends.fake.kernels.reserves import keeping_reserve
 from outgrow.frontends.tracing.names import resolve_operator, resolve_symbol
 from outgrow.ir.graph import DEVICE, Argument, Graph, Like, Op, Ref, Role, Symbol
 from outgrow.operators.in_place import IDLE, INTO, PLACED

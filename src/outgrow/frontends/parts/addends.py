@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
-from outgrow.frontends.fake.sums import inner_nodes
+from outgrow.frontends.fake.kernels.sums import inner_nodes
 
 _MOST = 4
 """A tensor with more addends gets their sum, since each takes memory until the backward pass ends. If it is also read

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch._C import _autograd
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from outgrow.frontends.fake.sums import inner_nodes
+from outgrow.frontends.fake.kernels.sums import inner_nodes
 
 
 @dataclass(frozen=True, slots=True)

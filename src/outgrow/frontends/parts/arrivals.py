@@ -15,11 +15,11 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from outgrow.frontends.fake.ambiguous import is_ambiguous
+from outgrow.frontends.fake.kernels.ambiguous import is_ambiguous
 from outgrow.frontends.parts.between import Version, versions
 from outgrow.frontends.parts.casting import NO_CASTING, Casting
 from outgrow.frontends.parts.joint import hole_of
-from outgrow.frontends.user.devices import device_of, generators_of
+from outgrow.frontends.user.training.devices import device_of, generators_of
 from outgrow.ir.graph import Graph, Op
 from outgrow.ir.layout import dense_strides
 

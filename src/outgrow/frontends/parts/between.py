@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from outgrow.frontends.tracing.captured import Captured, GraphResult
-from outgrow.frontends.user.sharing import place, raise_versions
+from outgrow.frontends.user.training.sharing import place, raise_versions
 from outgrow.ir.graph import Graph, Op, SwapOut, Value
 
 Version: TypeAlias = tuple[int, int]

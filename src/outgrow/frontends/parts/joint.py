@@ -30,7 +30,7 @@ from outgrow.errors import Uncapturable
 from outgrow.frontends.parts.addends import addends
 from outgrow.frontends.parts.aliases import SameAs, aliases, views_read
 from outgrow.frontends.parts.casting import NO_CASTING, Casting
-from outgrow.frontends.user.sharing import Geometry, geometry
+from outgrow.frontends.user.training.sharing import Geometry, geometry
 from outgrow.ir.graph import Graph, Op
 
 _STATE = re.compile("_(parameters|buffers)_")

@@ -2,9 +2,9 @@
 
 Both are one step with a hole in it (`frontends.parts.joint`), so one plan moves or builds again what waits between the
 two passes (`frontends.parts.passes`). There is a plan for each kind of inputs, for each answer to what the part asks of
-them, such as how many elements a mask chooses (`frontends.fake.questions`), and for each way in which gradients arrive
-(`frontends.parts.arrivals`). Parts share a budget (`frontends.parts.shared_budget`). Parameters, their gradients and
-the optimizer's state stay on the device.
+them, such as how many elements a mask chooses (`frontends.fake.looks.questions`), and for each way in which gradients
+arrive (`frontends.parts.arrivals`). Parts share a budget (`frontends.parts.shared_budget`). Parameters, their gradients
+and the optimizer's state stay on the device.
 """
 
 import gc
@@ -48,9 +48,9 @@ from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.tracing.signature import signature
-from outgrow.frontends.user import hooks
+from outgrow.frontends.user.left.outside import Outside
 from outgrow.frontends.user.lines import NO_LINE
-from outgrow.frontends.user.outside import Outside
+from outgrow.frontends.user.reach import hooks
 from outgrow.frontends.user.refusals import DROP_IN
 from outgrow.remarks import remark
 

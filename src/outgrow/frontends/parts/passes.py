@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from outgrow.analysis.cost import cost_key, with_joint
 from outgrow.errors import TierFailure, Uncapturable
 from outgrow.frontends import calls
-from outgrow.frontends.fake.ambiguous import is_ambiguous
+from outgrow.frontends.fake.kernels.ambiguous import is_ambiguous
 from outgrow.frontends.parts.shared_budget import NOBODY, Pause, Ready, Shared, plain
 from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.tracing.captured import GraphResult

@@ -35,7 +35,7 @@ from outgrow.frontends.preparing.rehearsal import chooses
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.tracing.captured import Captured, Given
 from outgrow.frontends.tracing.signature import Seen, glance_at_inputs
-from outgrow.frontends.user.state import Training
+from outgrow.frontends.user.training.state import Training
 from outgrow.frontends.within_budget import Demand, fitted
 from outgrow.ir.machine import Machine
 from outgrow.planning.planned import Planned

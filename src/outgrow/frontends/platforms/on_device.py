@@ -29,7 +29,7 @@ from outgrow.frontends.preparing.measure import CostCache, machine_of, open_cost
 from outgrow.frontends.preparing.rehearsal import Rehearsal, Rehearsed
 from outgrow.frontends.preparing.settings import Settings, remark_beyond_memory
 from outgrow.frontends.tracing.captured import Captured, Given
-from outgrow.frontends.user.devices import CPU
+from outgrow.frontends.user.training.devices import CPU
 from outgrow.ir.graph import Graph, Op, Role
 from outgrow.ir.machine import Machine
 from outgrow.plan import Addresses

@@ -17,7 +17,7 @@ from outgrow.errors import Infeasible, InvalidMachine
 from outgrow.frontends.preparing.measure import machine_of, open_cost_cache, this_machine
 from outgrow.frontends.preparing.overhead import unseen_overhead_bytes, within
 from outgrow.frontends.tracing.captured import Captured
-from outgrow.frontends.user.devices import CPU
+from outgrow.frontends.user.training.devices import CPU
 from outgrow.frontends.workloads.steps import capture_steps
 from outgrow.frontends.workloads.workload import Workload
 from outgrow.ir.machine import Machine

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from outgrow.frontends.fake.lists import by_torch
+from outgrow.frontends.fake.kernels.lists import by_torch
 from outgrow.frontends.tracing.names import resolve_operator
 from outgrow.ir.graph import Argument, Graph, Op, Ref
 from outgrow.runtime.lists import schema_of

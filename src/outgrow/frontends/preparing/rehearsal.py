@@ -28,10 +28,10 @@ import torch
 from outgrow.analysis.cost import COMPILED, NUMBER_SECONDS, OF_NUMBERS, Cost, cost_key, workspace_bound
 from outgrow.analysis.timeline import Lane
 from outgrow.errors import ReplayMismatch
-from outgrow.frontends.fake.lists import by_torch
+from outgrow.frontends.fake.kernels.lists import by_torch
 from outgrow.frontends.lowering.lower import call_of, geometry_of, stand_ins
 from outgrow.frontends.preparing.contents import as_captured
-from outgrow.frontends.user.devices import CPU
+from outgrow.frontends.user.training.devices import CPU
 from outgrow.ir.graph import Graph, Op
 from outgrow.runtime.device import BesideHost
 from outgrow.runtime.directed import scratch_needed, watched

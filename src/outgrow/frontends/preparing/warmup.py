@@ -14,7 +14,7 @@ from outgrow.analysis.cost import costs_of
 from outgrow.frontends.lowering.inductor import by_kernels
 from outgrow.frontends.lowering.lower import lower
 from outgrow.frontends.tracing.capture import capture
-from outgrow.frontends.user.hooks import saved_without_hooks
+from outgrow.frontends.user.reach.hooks import saved_without_hooks
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Device, LinkRates, Machine
 from outgrow.ir.text import parse_graph

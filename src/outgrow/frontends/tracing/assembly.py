@@ -15,11 +15,11 @@ from outgrow.frontends.tracing.convert import Conversion
 from outgrow.frontends.tracing.guesses import guesses_first
 from outgrow.frontends.tracing.leaf import Leaf
 from outgrow.frontends.tracing.traced import Traced
-from outgrow.frontends.user.devices import device_of, elsewhere_of
-from outgrow.frontends.user.guards import asked, guards
 from outgrow.frontends.user.refusals import NOT_HELD
-from outgrow.frontends.user.sharing import address
-from outgrow.frontends.user.state import (
+from outgrow.frontends.user.training.devices import device_of, elsewhere_of
+from outgrow.frontends.user.training.guards import asked, guards
+from outgrow.frontends.user.training.sharing import address
+from outgrow.frontends.user.training.state import (
     BatchSlot,
     BufferSlot,
     ConstantSlot,

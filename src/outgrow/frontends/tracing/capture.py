@@ -16,21 +16,21 @@ from torch import nn
 from torch.optim import Optimizer
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.fake.guessing import Guess
+from outgrow.frontends.fake.looks.guessing import Guess
 from outgrow.frontends.tracing.assembly import captured_from
 from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.tracing.trace import trace
 from outgrow.frontends.tracing.traced import Traced
-from outgrow.frontends.user.attributes import Left, Read, next_step
-from outgrow.frontends.user.changes import Change
-from outgrow.frontends.user.counts import OTHERWISE, Did, counted
-from outgrow.frontends.user.drawn import living_generators
-from outgrow.frontends.user.escapes import check_nothing_is_kept, older_objects_apart, taken_out_on_failure
-from outgrow.frontends.user.gathered import GoingOn
-from outgrow.frontends.user.locations import Location
+from outgrow.frontends.user.left.attributes import Left, Read, next_step
+from outgrow.frontends.user.left.changes import Change
+from outgrow.frontends.user.left.counts import OTHERWISE, Did, counted
+from outgrow.frontends.user.left.gathered import GoingOn
+from outgrow.frontends.user.left.renewed import made_anew
+from outgrow.frontends.user.reach.locations import Location
 from outgrow.frontends.user.refusals import DROP_IN
-from outgrow.frontends.user.renewed import made_anew
-from outgrow.frontends.user.state import Training
+from outgrow.frontends.user.training.state import Training
+from outgrow.frontends.user.unseen.drawn import living_generators
+from outgrow.frontends.user.unseen.escapes import check_nothing_is_kept, older_objects_apart, taken_out_on_failure
 
 
 def capture(
@@ -53,10 +53,11 @@ def capture(
                     attempt of the call has found them. Later answers are guessed
         counting    where numbers are that other captured steps count up: they may be any, unless this step looks at one
 
-    Nothing is computed but for four exceptions: what is made of literals alone is computed (`frontends.fake.literals`:
-    16 MiB of larger ones at most), a recurrent layer, or a cuDNN batch normalisation, runs once on memory without
-    contents, to see how much its kernel keeps (`frontends.fake.reserves`), an operator on small tensors with ambiguous
-    layouts runs on zeros (`frontends.fake.ambiguous`), and a `GradScaler` is given its tensors, as its first use does.
+    Nothing is computed but for four exceptions: what is made of literals alone is computed
+    (`frontends.fake.looks.literals`: 16 MiB of larger ones at most), a recurrent layer, or a cuDNN batch normalisation,
+    runs once on memory without contents, to see how much its kernel keeps (`frontends.fake.kernels.reserves`), an
+    operator on small tensors with ambiguous layouts runs on zeros (`frontends.fake.kernels.ambiguous`), and a
+    `GradScaler` is given its tensors, as its first use does.
 
     Raises `Uncapturable`, naming the user's line, where the step looks at the contents of tensors, and where
     it does something that a graph could not repeat. An error of the step itself is raised as it is.

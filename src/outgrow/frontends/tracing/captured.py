@@ -1,8 +1,8 @@
 """What is a captured step? A graph, where its inputs come from, and where its results go.
 
-A `Captured` step is the graph together with the slots (`frontends.user.state`) from which each input storage is fetched
-at a call, the hyper-parameters that feed its host scalars, and the slots into which results are put. It serves every
-call with the same `frontends.tracing.signature` whose hyper-parameters keep the guards.
+A `Captured` step is the graph together with the slots (`frontends.user.training.state`) from which each input storage
+is fetched at a call, the hyper-parameters that feed its host scalars, and the slots into which results are put. It
+serves every call with the same `frontends.tracing.signature` whose hyper-parameters keep the guards.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,24 +17,23 @@ from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LRScheduler
 
 from outgrow.analysis.updates import written_before_updates
-from outgrow.frontends.fake.counters import Counted
-from outgrow.frontends.fake.guessing import Guess
-from outgrow.frontends.fake.questions import Question, Read, first_changed
+from outgrow.frontends.fake.looks.counters import Counted
+from outgrow.frontends.fake.looks.guessing import Guess
+from outgrow.frontends.fake.looks.questions import Question, Read, first_changed
 from outgrow.frontends.tracing.leaf import Kind
 from outgrow.frontends.tracing.noticed import LeavingSlot
-from outgrow.frontends.user.attributes import Left
-from outgrow.frontends.user.behind import with_nothing_behind
-from outgrow.frontends.user.changes import Change, Filled
-from outgrow.frontends.user.configuration import content
-from outgrow.frontends.user.counts import Count
-from outgrow.frontends.user.devices import CPU
-from outgrow.frontends.user.gathered import GoingOn, ListSlot, PlaceSlot
-from outgrow.frontends.user.guards import Guards
-from outgrow.frontends.user.outside import Outside
-from outgrow.frontends.user.plain import Number, NumberSlot
-from outgrow.frontends.user.renewed import Made, renewed
-from outgrow.frontends.user.sharing import address, geometry, place
-from outgrow.frontends.user.state import (
+from outgrow.frontends.user.left.attributes import Left
+from outgrow.frontends.user.left.changes import Change, Filled
+from outgrow.frontends.user.left.counts import Count
+from outgrow.frontends.user.left.gathered import GoingOn, ListSlot, PlaceSlot
+from outgrow.frontends.user.left.outside import Outside
+from outgrow.frontends.user.left.renewed import Made, renewed
+from outgrow.frontends.user.reach.configuration import content
+from outgrow.frontends.user.training.devices import CPU
+from outgrow.frontends.user.training.guards import Guards
+from outgrow.frontends.user.training.plain import Number, NumberSlot
+from outgrow.frontends.user.training.sharing import address, geometry, place
+from outgrow.frontends.user.training.state import (
     BatchSlot,
     BufferSlot,
     ConstantSlot,
@@ -53,6 +52,7 @@ from outgrow.frontends.user.state import (
     read,
     state_tensors,
 )
+from outgrow.frontends.user.unseen.behind import with_nothing_behind
 from outgrow.ir.graph import Graph
 
 

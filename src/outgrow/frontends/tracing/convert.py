@@ -27,8 +27,8 @@ from outgrow.frontends.fake.arguments import written_arguments
 from outgrow.frontends.tracing.checks import checks
 from outgrow.frontends.tracing.guesses import is_guess
 from outgrow.frontends.tracing.names import Named, operator_name, symbol_name
-from outgrow.frontends.user.set_data import rebound
-from outgrow.frontends.user.sharing import address
+from outgrow.frontends.user.training.set_data import rebound
+from outgrow.frontends.user.training.sharing import address
 from outgrow.ir.flight import ARRIVED
 from outgrow.ir.graph import Argument, Graph, Op, Ref, Role, Storage, Symbol, Value
 from outgrow.operators.effects import hidden_writes

@@ -14,7 +14,7 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 
 from outgrow.frontends.tracing.convert import draws, written_nodes
-from outgrow.frontends.user.sharing import place
+from outgrow.frontends.user.training.sharing import place
 
 _SHAPES_ALONE = frozenset(
     f"aten::{name}"

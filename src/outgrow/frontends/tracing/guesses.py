@@ -1,9 +1,9 @@
 """When does a run look whether a guess was right? Before it changes what is not put back where it ends there.
 
-A *guess* (`frontends.fake.guessing`) needs only what the step decides by. However late Python decides, be it after
-the updates, the guess and all that it waits for go before the first op that updates parameters or optimizer state, adds
-to gradients of before, or writes to the batch: then a call may be repeated. A step that decides by what one of these
-ops leaves is refused.
+A *guess* (`frontends.fake.looks.guessing`) needs only what the step decides by. However late Python decides, be it
+after the updates, the guess and all that it waits for go before the first op that updates parameters or optimizer
+state, adds to gradients of before, or writes to the batch: then a call may be repeated. A step that decides by what one
+of these ops leaves is refused.
 """
 
 from collections.abc import Collection, Sequence
@@ -14,7 +14,7 @@ from torch import fx
 from outgrow.analysis.precedence import predecessors
 from outgrow.analysis.updates import updated
 from outgrow.errors import Uncapturable
-from outgrow.frontends.fake.guessing import CHECKS, Guess
+from outgrow.frontends.fake.looks.guessing import CHECKS, Guess
 from outgrow.frontends.user.refusals import DROP_IN
 from outgrow.ir.graph import Graph, Op, Role
 

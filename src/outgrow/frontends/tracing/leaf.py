@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from outgrow.frontends.user.state import HeldSlot
+from outgrow.frontends.user.training.state import HeldSlot
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.types import py_sym_types
 
-from outgrow.frontends.fake.literals import LIFTS
+from outgrow.frontends.fake.looks.literals import LIFTS
 from outgrow.frontends.tracing.names import DETACHES
 
 _FULL = torch.ops.aten.full.default

@@ -10,14 +10,14 @@ from torch.types import py_sym_types
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.tracing.leaf import Kind, Leaf
-from outgrow.frontends.user.attributes import Kept, Left
-from outgrow.frontends.user.changes import Change
-from outgrow.frontends.user.containers import check_open, open_containers
-from outgrow.frontends.user.gathered import ListSlot, PlaceSlot
-from outgrow.frontends.user.plain import Numbers
-from outgrow.frontends.user.said import CallSlot, Saying
-from outgrow.frontends.user.set_data import SetData
-from outgrow.frontends.user.state import (
+from outgrow.frontends.user.left.attributes import Kept, Left
+from outgrow.frontends.user.left.changes import Change
+from outgrow.frontends.user.left.gathered import ListSlot, PlaceSlot
+from outgrow.frontends.user.left.said import CallSlot, Saying
+from outgrow.frontends.user.reach.containers import check_open, open_containers
+from outgrow.frontends.user.training.plain import Numbers
+from outgrow.frontends.user.training.set_data import SetData
+from outgrow.frontends.user.training.state import (
     BatchSlot,
     BufferSlot,
     GradientSlot,

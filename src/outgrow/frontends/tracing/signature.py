@@ -11,7 +11,7 @@ to containers and arrays that are too large to be described is compared beside i
 
 It walks modules by itself and takes about two microseconds a tensor, on every call except where a step has ample room
 and a `glance` is enough. What the step's code names outside, or of its arguments, and the modules beside that it runs
-are compared beside it (`frontends.user.outside`), and so are tensors that it closes over (`Found`). What the step
+are compared beside it (`frontends.user.left.outside`), and so are tensors that it closes over (`Found`). What the step
 reaches in other ways it does not see.
 """
 
@@ -29,13 +29,13 @@ from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.user import hooks
-from outgrow.frontends.user.configuration import NUMBERS, content, of_module, of_optimizer, of_tensor
-from outgrow.frontends.user.containers import open_containers
-from outgrow.frontends.user.counts import Count
-from outgrow.frontends.user.plain import is_number, is_whole
-from outgrow.frontends.user.sharing import address
-from outgrow.frontends.user.state import check_python, local
+from outgrow.frontends.user.left.counts import Count
+from outgrow.frontends.user.reach import hooks
+from outgrow.frontends.user.reach.configuration import NUMBERS, content, of_module, of_optimizer, of_tensor
+from outgrow.frontends.user.reach.containers import open_containers
+from outgrow.frontends.user.training.plain import is_number, is_whole
+from outgrow.frontends.user.training.sharing import address
+from outgrow.frontends.user.training.state import check_python, local
 from outgrow.runtime.device import library_settings
 
 _NO_HOOKS = (None, None)

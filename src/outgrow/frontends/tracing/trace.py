@@ -6,9 +6,9 @@ symbols, so that a changed learning rate is an input and a branch on `weight_dec
 the run left behind (gradients, new optimizer state) is noted and taken away again.
 
 It does not see Python: a number that the step closes over is a constant of the trace, which is right while it is the
-same (`frontends.user.outside`). What the step leaves in attributes, and in what it names outside, is left after each
-call as the captured one left it, or made of the results of each (`frontends.user.gathered`), as is what it prints
-(`frontends.user.said`); what it does to objects that are not looked into happens once.
+same (`frontends.user.left.outside`). What the step leaves in attributes, and in what it names outside, is left after
+each call as the captured one left it, or made of the results of each (`frontends.user.left.gathered`), as is what it
+prints (`frontends.user.left.said`); what it does to objects that are not looked into happens once.
 """
 
 import logging
@@ -32,36 +32,34 @@ from torch.optim.optimizer import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.fake.counters import Counters
-from outgrow.frontends.fake.eager_ways import as_in_eager
+from outgrow.frontends.fake.eager.eager_ways import as_in_eager
 from outgrow.frontends.fake.fakes import FakeMode, Fakes, Twins, fake_mode
 from outgrow.frontends.fake.generator import generator_traced
-from outgrow.frontends.fake.guessing import Guess, Guessing
-from outgrow.frontends.fake.questions import Asking, Looks
-from outgrow.frontends.fake.sums import Sums
+from outgrow.frontends.fake.kernels.sums import Sums
+from outgrow.frontends.fake.looks.counters import Counters
+from outgrow.frontends.fake.looks.guessing import Guess, Guessing
+from outgrow.frontends.fake.looks.questions import Asking, Looks
 from outgrow.frontends.tracing.dependence import dependent
 from outgrow.frontends.tracing.names import DETACHES
 from outgrow.frontends.tracing.noticed import Noticed, without_graphs
 from outgrow.frontends.tracing.traceable import made_traceable
 from outgrow.frontends.tracing.traced import Traced, numbers_going_on
-from outgrow.frontends.user.attributes import Left, attributes_kept, left_by
-from outgrow.frontends.user.containers import check_open, open_containers
-from outgrow.frontends.user.counts import OTHERWISE
-from outgrow.frontends.user.devices import check_devices
-from outgrow.frontends.user.drawn import living_generators, nothing_drawn
-from outgrow.frontends.user.escapes import taken_out_on_failure
-from outgrow.frontends.user.gathered import Gathering, GoingOn
-from outgrow.frontends.user.guards import Symbols, symbol
-from outgrow.frontends.user.helpers import helpers_noted
-from outgrow.frontends.user.hooks import before_optimizers
-from outgrow.frontends.user.outside import Outside
-from outgrow.frontends.user.plain import Numbers, check_unchanged, numbers_in, numbers_of, plain_state
-from outgrow.frontends.user.reach import reached
+from outgrow.frontends.user.left.attributes import Left, attributes_kept, left_by
+from outgrow.frontends.user.left.counts import OTHERWISE
+from outgrow.frontends.user.left.gathered import Gathering, GoingOn
+from outgrow.frontends.user.left.outside import Outside
+from outgrow.frontends.user.left.said import Saying
+from outgrow.frontends.user.left.taken import arguments_in_place, nothing_taken, warn_of_given
+from outgrow.frontends.user.reach.containers import check_open, open_containers
+from outgrow.frontends.user.reach.helpers import helpers_noted
+from outgrow.frontends.user.reach.hooks import before_optimizers
+from outgrow.frontends.user.reach.reach import reached
 from outgrow.frontends.user.refusals import ANOMALY, DROP_IN, refusals
-from outgrow.frontends.user.said import Saying
-from outgrow.frontends.user.schedules import schedulers_put_off
-from outgrow.frontends.user.signals import in_users_code, signals_waiting
-from outgrow.frontends.user.state import (
+from outgrow.frontends.user.training.devices import check_devices
+from outgrow.frontends.user.training.guards import Symbols, symbol
+from outgrow.frontends.user.training.plain import Numbers, check_unchanged, numbers_in, numbers_of, plain_state
+from outgrow.frontends.user.training.schedules import schedulers_put_off
+from outgrow.frontends.user.training.state import (
     GradientSlot,
     Slot,
     StateSlot,
@@ -72,9 +70,11 @@ from outgrow.frontends.user.state import (
     state_tensors,
     trained,
 )
-from outgrow.frontends.user.taken import arguments_in_place, nothing_taken, warn_of_given
-from outgrow.frontends.user.unfinished import finished
-from outgrow.frontends.user.unseen import nothing_moved, nothing_unseen
+from outgrow.frontends.user.unseen.drawn import living_generators, nothing_drawn
+from outgrow.frontends.user.unseen.escapes import taken_out_on_failure
+from outgrow.frontends.user.unseen.signals import in_users_code, signals_waiting
+from outgrow.frontends.user.unseen.unfinished import finished
+from outgrow.frontends.user.unseen.unseen import nothing_moved, nothing_unseen
 
 _one_at_a_time = RLock()
 """Only one thread traces at a time: what is exchanged during a trace is exchanged for all threads."""
@@ -104,7 +104,7 @@ def trace(
     Its first guesses are `told`; if that is None it may not guess.
 
     Raises `Uncapturable` where the step looks at contents or changes what no captured step repeats, and for tensors on
-    a device that `frontends.user.devices` refuses; errors of the step pass.
+    a device that `frontends.user.training.devices` refuses; errors of the step pass.
     """
     open_containers((tuple(args), dict(kwargs)))
     leaves, call_structure = pytree.tree_flatten((tuple(args), dict(kwargs)))

@@ -18,7 +18,7 @@ from torch.fx import _symbolic_trace
 from torch.optim import _adafactor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from outgrow.frontends.fake.lists import RATED
+from outgrow.frontends.fake.kernels.lists import RATED
 
 _SYMBOLS = (torch.SymFloat, torch.SymInt)
 _MAKE_SCALE = "_lazy_init_scale_growth_tracker"

@@ -9,21 +9,21 @@ import torch.utils._pytree as pytree
 from torch import Tensor, fx
 from torch.optim.lr_scheduler import LRScheduler
 
-from outgrow.frontends.fake.counters import Counted
 from outgrow.frontends.fake.fakes import FakeMode
-from outgrow.frontends.fake.guessing import Guess
-from outgrow.frontends.fake.questions import Question
+from outgrow.frontends.fake.looks.counters import Counted
+from outgrow.frontends.fake.looks.guessing import Guess
+from outgrow.frontends.fake.looks.questions import Question
 from outgrow.frontends.tracing.leaf import Leaf
 from outgrow.frontends.tracing.likeness import Account
 from outgrow.frontends.tracing.noticed import LeavingSlot, Output
-from outgrow.frontends.user.attributes import Left
-from outgrow.frontends.user.changes import Change, Changed
-from outgrow.frontends.user.configuration import NUMBERS, content
-from outgrow.frontends.user.gathered import GoingOn, ListSlot, PlaceSlot
-from outgrow.frontends.user.guards import Symbols
-from outgrow.frontends.user.outside import Outside
-from outgrow.frontends.user.plain import Numbers, NumberSlot
-from outgrow.frontends.user.state import OutsideSlot, ParameterSlot, Slot, StateSlot
+from outgrow.frontends.user.left.attributes import Left
+from outgrow.frontends.user.left.changes import Change, Changed
+from outgrow.frontends.user.left.gathered import GoingOn, ListSlot, PlaceSlot
+from outgrow.frontends.user.left.outside import Outside
+from outgrow.frontends.user.reach.configuration import NUMBERS, content
+from outgrow.frontends.user.training.guards import Symbols
+from outgrow.frontends.user.training.plain import Numbers, NumberSlot
+from outgrow.frontends.user.training.state import OutsideSlot, ParameterSlot, Slot, StateSlot
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Traced:
     said_from: int
     """The number of the first leaf of `returned` that is theirs."""
     shared: frozenset[int]
-    """The numbers of sums of gradients that it made otherwise than eager mode (`frontends.fake.sums`)."""
+    """The numbers of sums of gradients that it made otherwise than eager mode (`frontends.fake.kernels.sums`)."""
 
     @property
     def account(self) -> Account:

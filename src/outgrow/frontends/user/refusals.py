@@ -118,7 +118,7 @@ _LOOKING: Mapping[str, str] = {
     "torch/nn/utils/rnn.py:pad_packed_sequence": _LENGTHS,
     "torch/distributions/von_mises.py:_rejection_sample": _REJECTED,
     "torch/distributions/wishart.py:rsample": _REJECTED,
-    "outgrow/frontends/fake/eager_ways.py:as_number": _NUMBER,
+    "outgrow/frontends/fake/eager/eager_ways.py:as_number": _NUMBER,
 }
 """Functions that look at contents, by the end of their files' paths and their names; and what to do instead."""
 _RECURRENT = ("torch/nn/modules/rnn.py:forward",)

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload
 
-from outgrow.frontends.fake.sums import seen_as_they_are
+from outgrow.frontends.fake.kernels.sums import seen_as_they_are
 from outgrow.frontends.tracing.convert import written_nodes
 from outgrow.frontends.tracing.leaf import Leaf
 from outgrow.frontends.tracing.names import DETACHES, Named, completed, operator_name, resolve_symbol, symbol_name
 from outgrow.frontends.tracing.traced import Traced
-from outgrow.frontends.user.sharing import address
-from outgrow.frontends.user.state import BatchSlot, ParameterSlot, StateSlot, storage_name
+from outgrow.frontends.user.training.sharing import address
+from outgrow.frontends.user.training.state import BatchSlot, ParameterSlot, StateSlot, storage_name
 from outgrow.frontends.workers.batch_norms import batch_norms_by_sums
 from outgrow.frontends.workers.gathers import offer_gathers
 from outgrow.ir.graph import Symbol

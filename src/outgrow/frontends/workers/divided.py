@@ -23,9 +23,9 @@ from outgrow.frontends.fake.fakes import FakeMode, fake_mode
 from outgrow.frontends.tracing.leaf import Leaf
 from outgrow.frontends.tracing.names import completed, resolve_operator
 from outgrow.frontends.tracing.traced import Traced
-from outgrow.frontends.user.guards import symbol
-from outgrow.frontends.user.sharing import address
-from outgrow.frontends.user.state import GradientSlot, Slot, StateSlot, local, storage_name
+from outgrow.frontends.user.training.guards import symbol
+from outgrow.frontends.user.training.sharing import address
+from outgrow.frontends.user.training.state import GradientSlot, Slot, StateSlot, local, storage_name
 from outgrow.frontends.workers.dataflow import filled
 from outgrow.frontends.workers.exchange import MOST_UNDER_WAY, Coming, Wire, here
 from outgrow.frontends.workers.exchange_order import NOMINAL, Pace, in_order

@@ -17,8 +17,8 @@ from outgrow.frontends.tracing.assembly import captured_from
 from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.tracing.trace import trace
 from outgrow.frontends.tracing.traced import Traced
-from outgrow.frontends.user.devices import CPU, home_of
-from outgrow.frontends.user.state import Training
+from outgrow.frontends.user.training.devices import CPU, home_of
+from outgrow.frontends.user.training.state import Training
 from outgrow.frontends.workers.dataflow import divisible_dataflow, put_back
 from outgrow.frontends.workers.divided import divided
 from outgrow.frontends.workers.exchange_order import Pace

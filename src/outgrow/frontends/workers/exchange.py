@@ -19,7 +19,7 @@ from torch._C._distributed_c10d import _resolve_process_group
 from torch.nn import functional as F
 
 from outgrow.errors import PeerLost
-from outgrow.frontends.user.sharing import address
+from outgrow.frontends.user.training.sharing import address
 from outgrow.operators.regions import Region, shape_of, volume
 from outgrow.operators.tdl import Reducer
 from outgrow.planning.partition.shares import Moves, Part

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from outgrow.analysis.precedence import conflicts
 from outgrow.frontends.tracing.convert import keeps_its_turn, written_nodes
-from outgrow.frontends.user.sharing import address
+from outgrow.frontends.user.training.sharing import address
 from outgrow.ir.machine import Machine
 from outgrow.operators.dataflow import Node
 from outgrow.operators.strategies import description

@@ -10,8 +10,8 @@ from torch import Tensor, fx
 
 from outgrow.frontends.tracing.convert import written_nodes
 from outgrow.frontends.tracing.traced import Traced
-from outgrow.frontends.user.sharing import address
-from outgrow.frontends.user.state import ParameterSlot
+from outgrow.frontends.user.training.sharing import address
+from outgrow.frontends.user.training.state import ParameterSlot
 
 _LIBRARY = torch.library.Library("outgrow", "FRAGMENT")
 _LIBRARY.define("gathered(Tensor parameter) -> Tensor")

@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.tracing.traced import Traced
-from outgrow.frontends.user.state import (
+from outgrow.frontends.user.training.state import (
     ParameterSlot,
     Spread,
     StateSlot,

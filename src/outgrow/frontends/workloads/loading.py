@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 from outgrow.errors import InvalidWorkload, OutgrowError
 from outgrow.frontends.user.lines import user_line
 from outgrow.frontends.user.refusals import refusals
-from outgrow.frontends.user.unfinished import is_unfinished
+from outgrow.frontends.user.unseen.unfinished import is_unfinished
 from outgrow.frontends.workloads.workload import Workload
 
 _EXAMPLE = "Name it as path/to/file.py:function."

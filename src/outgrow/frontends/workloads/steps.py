@@ -13,9 +13,9 @@ from torch._guards import detect_fake_mode
 
 from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.tracing.captured import Captured
-from outgrow.frontends.user.attributes import next_step
-from outgrow.frontends.user.devices import CPU
-from outgrow.frontends.user.state import OptimizerSlot, Training, preserved, put, set_trained, state_tensors
+from outgrow.frontends.user.left.attributes import next_step
+from outgrow.frontends.user.training.devices import CPU
+from outgrow.frontends.user.training.state import OptimizerSlot, Training, preserved, put, set_trained, state_tensors
 from outgrow.frontends.workloads.loading import blamed_on
 from outgrow.frontends.workloads.unallocated import build_unallocated
 from outgrow.frontends.workloads.workload import Workload

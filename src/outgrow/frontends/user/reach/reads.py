@@ -1,0 +1,348 @@
+"""What does the code of a function read by name? Variables, and the attributes and words behind them.
+
+The instructions are gone through once, in their order, with a stack of values as the function would have it. Of each
+value it is known on which paths it may have been read: `self`, and of that `config`. A path stays known in a local
+variable, and as an argument of a call; where two ways meet (`one if flag else other`), both count. So does a word that
+`getattr(value, "word")`, `value.get("word")` or `"word" in value` names, and `vars(value)` is `value.__dict__`. What is
+imported within the function is on a path from its module on.
+
+What is reached by an index, or by a loop over a container, is on no path, but the container is used as a whole then.
+What is written by one is as if `update` was called. Of what the code only asks whether it is there, or empty, the truth
+is used.
+"""
+
+import dis
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from types import CodeType
+
+SUPER = "super()"
+"""Stands in a path for `super()` of the value before, in a method of it."""
+IMPORT = "import"
+"""Begins a path of what is imported; the name of the module, with dots before it if it is a relative one, is next."""
+_LONGEST = 12
+"""Attributes of attributes are followed this far."""
+_VARIABLES = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLOSURE", "LOAD_FAST")
+_PAIRS = frozenset(("LOAD_FAST_LOAD_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW"))
+_ATTRIBUTES = frozenset(("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "BINARY_SUBSCR"))
+_IDLE = frozenset(("CACHE", "COPY_FREE_VARS", "EXTENDED_ARG", "MAKE_CELL", "NOP", "NOT_TAKEN", "PRECALL", "RESUME"))
+_ENDS = frozenset(("RAISE_VARARGS", "RERAISE", "RETURN_CONST", "RETURN_VALUE"))
+_LEAPS = ("JUMP_FORWARD", "JUMP_BACKWARD")
+_LEAVING = ("POP_", "JUMP_", "DELETE_", "PUSH_", "LOAD_")
+"""Instructions that take values from the stack, or put some there, and leave the others as they were."""
+_ASKING = frozenset(("IS_OP", "TO_BOOL", "UNARY_NOT"))
+"""Instructions that ask, as jumps do, no more than the truth of a value, or which one it is."""
+_IS_NULL_BELOW = sys.version_info < (3, 13)
+"""Where a name is loaded to be called, the mark for that lies below it."""
+_GETTING = frozenset(("get", "setdefault"))
+"""Methods of dictionaries that read the entry under a word."""
+_JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A variable, of the function itself or from outside, and what is read of it."""
+
+    is_local: bool
+    names: tuple[str, ...]
+
+    def below(self, name: str) -> "Path":
+        """Return the path of an attribute, or of an entry."""
+        return Path(self.is_local, (*self.names, name))
+
+
+Paths = tuple[Path, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CallSite:
+    """A call of what is on a path, with the paths of its arguments, by position and by name."""
+
+    callee: Path
+    positions: tuple[Paths, ...]
+    keywords: tuple[tuple[str, Paths], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """All that a code reads by name, and what of that it calls.
+
+    Of what it hands on, loops over or compares any part may count: it is used as a `whole`. Of what it has `asked`, the
+    truth counts.
+    """
+
+    paths: Paths
+    calls: tuple[CallSite, ...]
+    whole: Paths
+    asked: Paths
+
+
+@cache
+def reads(code: CodeType) -> Reads:
+    """Return what a code reads; of functions that are defined in it, only what is not local to them."""
+    return _Walk(code).reads()
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """A value on the stack: the paths on which it may have been read, or a constant."""
+
+    paths: Paths = ()
+    constant: object = None
+
+    def below(self, name: object) -> "_Value":
+        return _Value(tuple([path.below(name) for path in self.paths]) if isinstance(name, str) else ())
+
+
+_UNKNOWN = _Value()
+
+
+class _Walk:
+    """Goes through a code once."""
+
+    def __init__(self, code: CodeType) -> None:
+        self.code = code
+        self.cells = frozenset((*code.co_cellvars, *code.co_freevars))
+        self.stack: list[_Value] = []
+        self.arriving: dict[int, list[_Value]] = {}
+        self.local: dict[str, Paths] = {}
+        self.keywords: tuple[str, ...] = ()
+        self.inner: list[Reads] = []
+        self.paths: dict[Path, None] = {}
+        self.calls: dict[CallSite, None] = {}
+        self.whole: dict[Path, None] = {}
+        self.asked: dict[Path, None] = {}
+
+    def reads(self) -> Reads:
+        goes_on = True
+        for item in dis.get_instructions(self.code):
+            there = self.arriving.pop(item.offset, None)
+            if there is not None:
+                self.stack = _merged(self.stack, there) if goes_on else there
+            self._visit(item)
+            goes_on = item.opname not in _ENDS and not item.opname.startswith(_LEAPS)
+        for inner in self.inner:
+            self._note(path for found in inner.paths for path in self._from_inner(found))
+            self.whole |= dict.fromkeys(self._all_from_inner(inner.whole))
+            self.asked |= dict.fromkeys(self._all_from_inner(inner.asked))
+            for call in inner.calls:
+                self._note_call(
+                    self._all_from_inner((call.callee,)),
+                    tuple([self._all_from_inner(paths) for paths in call.positions]),
+                    tuple([(name, self._all_from_inner(paths)) for name, paths in call.keywords]),
+                )
+        return Reads(tuple(self.paths), tuple(self.calls), tuple(self.whole), tuple(self.asked))
+
+    def _visit(self, item: dis.Instruction) -> None:
+        kind = item.opname
+        if kind in _IDLE:
+            return
+        if kind in ("LOAD_CONST", "KW_NAMES"):
+            self._constant(item)
+        elif kind.startswith(_VARIABLES):
+            self._load(item)
+        elif kind in _ATTRIBUTES or item.argrepr == "[]":
+            self._part(item)
+        elif kind.startswith("STORE_") and kind != "STORE_SLICE":
+            self._store(item)
+        elif kind in ("CALL", "CALL_KW"):
+            self._call(item)
+        elif kind == "IMPORT_NAME":
+            self._import(item.argval)
+        elif kind == "IMPORT_FROM":
+            self._push((self.stack[-1] if self.stack else _UNKNOWN).below(item.argval))
+        else:
+            self._move(item)
+
+    def _constant(self, item: dis.Instruction) -> None:
+        constant = self.code.co_consts[item.arg or 0]
+        if item.opname == "KW_NAMES":
+            self.keywords = constant
+            return
+        self.stack.append(_Value(constant=constant))
+        if isinstance(constant, CodeType):
+            self.inner.append(reads(constant))
+
+    def _load(self, item: dis.Instruction) -> None:
+        is_fast = item.opname.startswith("LOAD_FAST")
+        if item.opname in _PAIRS:
+            self.stack += [self._variable(name, is_fast=True) for name in item.argval]
+        else:
+            self._push(self._variable(item.argval, is_fast=is_fast), _effect(item) - 1)
+            if item.opname == "LOAD_CLOSURE" or (is_fast and item.argval in self.cells):
+                self.stack[-1] = _UNKNOWN  # the variable itself, for a function that is defined here
+
+    def _part(self, item: dis.Instruction) -> None:
+        """Read an attribute, that of `super()`, or an entry."""
+        if item.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            self._push(self._pop().below(item.argval), _effect(item))
+        elif item.opname == "LOAD_SUPER_ATTR":
+            owner, _, _ = self._pop(), self._pop(), self._pop()
+            self._push(owner.below(SUPER).below(item.argval), _effect(item) + 2)
+        else:
+            key, owner = self._pop(), self._pop()
+            self._use(key, *(() if isinstance(key.constant, str) else (owner,)))
+            self._push(owner.below(key.constant))
+
+    def _import(self, name: str) -> None:
+        """Read a module: the one that is named, or, if nothing is to be taken from it, the package in which it is."""
+        taken, level = self._pop().constant, self._pop().constant
+        dots = "." * level if isinstance(level, int) else ""
+        self._push(_Value((Path(is_local=False, names=(IMPORT, dots + (name if taken else name.partition(".")[0]))),)))
+
+    def _store(self, item: dis.Instruction) -> None:
+        match item.opname:
+            case "STORE_ATTR":
+                self._note(self._pop().below(item.argval).paths)
+                self._use(self._pop())
+            case "STORE_SUBSCR":
+                key, owner = self._pop(), self._pop()
+                self._use(key)
+                self._note(owner.below(key.constant if isinstance(key.constant, str) else "update").paths)
+                self._use(self._pop())
+            case "STORE_FAST_LOAD_FAST":
+                self._keep(item.argval[0], is_fast=True)
+                self.stack.append(self._variable(item.argval[1], is_fast=True))
+            case "STORE_FAST_STORE_FAST":
+                self._keep(item.argval[0], is_fast=True)
+                self._keep(item.argval[1], is_fast=True)
+            case kind:
+                self._keep(item.argval, is_fast=kind.startswith("STORE_FAST"))
+
+    def _move(self, item: dis.Instruction) -> None:
+        """Let an instruction move values on the stack, jump, or make others of them."""
+        count = item.arg or 0
+        if item.opname == "COPY":
+            self.stack.append(self.stack[-count] if count <= len(self.stack) else _UNKNOWN)
+        elif item.opname == "SWAP":
+            if count <= len(self.stack):
+                self.stack[-1], self.stack[-count] = self.stack[-count], self.stack[-1]
+        elif item.opname.startswith("BUILD_") and not count:  # which takes nothing
+            self.stack.append(_UNKNOWN)
+        elif item.opcode in _JUMPS:
+            self._ask(*_taken(self.stack, item))
+            there = _after(self.stack, item, jump=True)
+            known = self.arriving.get(item.argval)
+            self.arriving[item.argval] = there if known is None else _merged(known, there)
+            self.stack = _after(self.stack, item, jump=False)
+        else:
+            taken = _taken(self.stack, item)
+            if item.opname == "CONTAINS_OP" and len(taken) == 2 and isinstance(taken[1].constant, str):
+                self._note(taken[0].below(taken[1].constant).paths)
+            elif item.opname in _ASKING:
+                self._ask(*taken)
+            elif item.opname != "POP_TOP":
+                self._use(*taken)
+            self.stack = _after(self.stack, item, jump=False)
+
+    def _call(self, item: dis.Instruction) -> None:
+        keywords, self.keywords = self.keywords, ()
+        if item.opname == "CALL_KW":
+            constant = self._pop().constant
+            keywords = constant if isinstance(constant, tuple) else ()
+        values = [self._pop() for _ in range(item.arg or 0)][::-1]
+        callee = (*self._pop().paths, *self._pop().paths)
+        named = _named_by_word(callee, values)
+        if named is not None:
+            self._use(*values[1:])
+            self._push(named)
+            return
+        given = [value.paths for value in values]
+        by_position = len(given) - len(keywords)
+        self._use(_Value(callee), *(() if callee else values))
+        self._note_call(callee, tuple(given[:by_position]), tuple(zip(keywords, given[by_position:], strict=False)))
+        is_super = Path(is_local=False, names=("super",)) in callee and self.code.co_argcount > 0 and not given
+        owner = self._variable(self.code.co_varnames[0], is_fast=True) if is_super else _UNKNOWN
+        self.stack.append(owner.below(SUPER))
+
+    def _variable(self, name: str, *, is_fast: bool) -> _Value:
+        is_local = is_fast or name in self.code.co_cellvars
+        return _Value((Path(is_local, (name,)), *(self.local.get(name, ()) if is_local else ())))
+
+    def _keep(self, name: str, *, is_fast: bool) -> None:
+        """Keep the path of a value in a variable, if that is local; another one is changed from here."""
+        value = self._pop()
+        if is_fast or name in self.code.co_cellvars:
+            self.local[name] = tuple(dict.fromkeys((*self.local.get(name, ()), *value.paths)))
+        else:
+            self._use(value)
+            self._note((Path(is_local=False, names=(name,)),))
+
+    def _from_inner(self, path: Path) -> Iterator[Path]:
+        """Yield what a path of a function that is defined here is to this one."""
+        name, *rest = path.names
+        for found in () if path.is_local else self._variable(name, is_fast=False).paths:
+            yield Path(found.is_local, (*found.names, *rest))
+
+    def _all_from_inner(self, paths: Paths) -> Paths:
+        return tuple([found for path in paths for found in self._from_inner(path)])
+
+    def _push(self, value: _Value, beside: int = 0) -> None:
+        """Put a value on the stack, beside others that mark how it is called."""
+        value = _Value(tuple([path for path in value.paths if len(path.names) <= _LONGEST]))
+        self._note(value.paths)
+        self.stack += [*[_UNKNOWN] * beside, value] if _IS_NULL_BELOW else [value, *[_UNKNOWN] * beside]
+
+    def _pop(self) -> _Value:
+        return self.stack.pop() if self.stack else _UNKNOWN
+
+    def _use(self, *values: _Value) -> None:
+        """Note that values are used as a whole."""
+        for value in values:
+            self.whole |= dict.fromkeys(value.paths)
+
+    def _ask(self, *values: _Value) -> None:
+        """Note that it is asked whether there are values, or whether they are empty."""
+        for value in values:
+            self.asked |= dict.fromkeys(value.paths)
+
+    def _note(self, paths: "Iterator[Path] | Paths") -> None:
+        self.paths |= dict.fromkeys(paths)
+
+    def _note_call(self, callee: Paths, positions: tuple[Paths, ...], keywords: tuple[tuple[str, Paths], ...]) -> None:
+        self.calls |= {CallSite(path, positions, keywords): None for path in callee}
+
+
+def _effect(item: dis.Instruction, *, jump: bool = False) -> int:
+    return dis.stack_effect(item.opcode, item.arg, jump=jump)
+
+
+def _after(stack: Sequence[_Value], item: dis.Instruction, *, jump: bool) -> list[_Value]:
+    """Return the stack after an instruction of which nothing is known but how many values it takes or gives."""
+    effect = _effect(item, jump=jump)
+    found = [*stack[: len(stack) + effect]] if effect < 0 else [*stack, *[_UNKNOWN] * effect]
+    changed = len(found) - 1 if effect <= 0 else len(stack) - 1
+    if changed >= 0 and not item.opname.startswith(_LEAVING):
+        found[changed] = _UNKNOWN
+    return found
+
+
+def _named_by_word(callee: Paths, given: Sequence[_Value]) -> _Value | None:
+    """Return what `getattr(value, "word")`, `value.get("word")` or `vars(value)` reads; None for other calls."""
+    if callee == (Path(is_local=False, names=("vars",)),) and len(given) == 1:
+        return given[0].below("__dict__")
+    if callee == (Path(is_local=False, names=("getattr",)),) and len(given) > 1 and isinstance(given[1].constant, str):
+        return given[0].below(given[1].constant)
+    if callee and given and isinstance(given[0].constant, str):
+        owners = [replace(path, names=path.names[:-1]) for path in callee if len(path.names) > 1]
+        if len(owners) == len(callee) and all(path.names[-1] in _GETTING for path in callee):
+            return _Value(tuple(owners)).below(given[0].constant)
+    return None
+
+
+def _taken(stack: Sequence[_Value], item: dis.Instruction) -> list[_Value]:
+    """Return the values that an instruction takes from the stack, then the one of which it makes another."""
+    effect = _effect(item, jump=False)
+    taken = list(stack[len(stack) + effect :]) if effect < 0 else []
+    changed = len(stack) - len(taken) - 1
+    return [*taken, stack[changed]] if changed >= 0 and not item.opname.startswith(_LEAVING) else taken
+
+
+def _merged(one: list[_Value], other: list[_Value]) -> list[_Value]:
+    """Return the stack where two ways meet."""
+    if len(one) != len(other):
+        return one
+    pairs = zip(one, other, strict=True)
+    return [a if a == b else replace(a, paths=tuple(dict.fromkeys((*a.paths, *b.paths)))) for a, b in pairs]
