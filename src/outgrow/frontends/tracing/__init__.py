@@ -2,6 +2,7 @@
 
 capture        the whole way
 trace          what a step does to its tensors, as nodes on fakes
+substitutes    what stands for what it uses: fakes and symbols
 traced         what a trace has found
 noticed        what it returns and leaves in slots
 traceable      what optimizers call that cannot be traced

@@ -33,15 +33,15 @@ from torch.utils.hooks import RemovableHandle
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.fake.eager.eager_ways import as_in_eager
-from outgrow.frontends.fake.fakes import FakeMode, Fakes, Twins, fake_mode
+from outgrow.frontends.fake.fakes import FakeMode, Twins, fake_mode
 from outgrow.frontends.fake.generator import generator_traced
 from outgrow.frontends.fake.kernels.sums import Sums
-from outgrow.frontends.fake.looks.counters import Counters
 from outgrow.frontends.fake.looks.guessing import Guess, Guessing
-from outgrow.frontends.fake.looks.questions import Asking, Looks
+from outgrow.frontends.fake.looks.questions import Looks
 from outgrow.frontends.tracing.dependence import dependent
 from outgrow.frontends.tracing.names import DETACHES
 from outgrow.frontends.tracing.noticed import Noticed, without_graphs
+from outgrow.frontends.tracing.substitutes import Substitutes
 from outgrow.frontends.tracing.traceable import made_traceable
 from outgrow.frontends.tracing.traced import Traced, numbers_going_on
 from outgrow.frontends.user.left.attributes import Left, attributes_kept, left_by
@@ -56,12 +56,10 @@ from outgrow.frontends.user.reach.hooks import before_optimizers
 from outgrow.frontends.user.reach.reach import reached
 from outgrow.frontends.user.refusals import ANOMALY, DROP_IN, refusals
 from outgrow.frontends.user.training.devices import check_devices
-from outgrow.frontends.user.training.guards import Symbols, symbol
 from outgrow.frontends.user.training.plain import Numbers, check_unchanged, numbers_in, numbers_of, plain_state
 from outgrow.frontends.user.training.schedules import schedulers_put_off
 from outgrow.frontends.user.training.state import (
     GradientSlot,
-    Slot,
     StateSlot,
     Training,
     hyper_parameters,
@@ -186,28 +184,20 @@ def _trace(
     with ExitStack() as stack:
         signals = stack.enter_context(signals_waiting())
         mode = stack.enter_context(_fakes([*before.values(), *leaves], outside))
-        fakes = Fakes.of(mode, _distinct(before), leaves)
-        twins, tensors = fakes.twins, fakes.tensors
+        hyper = {**hyper_parameters(training), **numbers_in(numbers_going_on(going_on), training), **gathering.hyper}
+        used = Substitutes.of(mode, before, leaves, hyper, looks, guessing.begun(partial(_hanging, before, training)))
+        fakes, twins = used.fakes, used.fakes.twins
         twins.sums, twins.begins = Sums(apart), signals.heard
         call_args, call_kwargs = pytree.tree_unflatten(fakes.leaves, call_structure)
-        hyper = {**hyper_parameters(training), **numbers_in(numbers_going_on(going_on), training), **gathering.hyper}
-        literals = mode.literals
-        assert isinstance(mode.shape_env, Symbols), "the mode was given an environment of symbols"
-        assert literals is not None, "and follows literals"
-        mode.counters = counters = Counters(mode.shape_env, literals, looks, fakes.originals, tensors)
-        mode.asking = asking = Asking(leaves, fakes.batch, fakes.buffers, literals, looks)
-        mode.guessing = guessing.begun(partial(_hanging, before, training))
-        symbols = [symbol(mode.shape_env, f"hyper_{at}", value) for at, value in enumerate(hyper.values())]
-        expressions = tuple(item.node.expr for item in symbols)  # Now: a guard may turn one into a number.
         run, saying = Noticed(), Saying()
 
         def traced(_inputs: object) -> list[object]:
-            given = (call_args, call_kwargs)
-            with as_in_eager(mode, caches_casts=caches_casts), arguments_in_place(given):
+            arguments = (call_args, call_kwargs)
+            with as_in_eager(mode, caches_casts=caches_casts), arguments_in_place(arguments):
                 returned = finished(in_users_code(step, *call_args, **call_kwargs))
             schedulers.ended(returned)
             attributes.warn_of_opaque()
-            warn_of_given(pytree.tree_unflatten(fakes.leaves, call_structure), given)
+            warn_of_given(pytree.tree_unflatten(fakes.leaves, call_structure), arguments)
             run.leaves(returned, gathering.results(), saying)
             found = [
                 *run.ended(before, state_tensors(training), fakes.batch, data),
@@ -224,7 +214,7 @@ def _trace(
         twins.drawn = stack.enter_context(generator_traced())
         schedulers = stack.enter_context(schedulers_put_off())
         helpers = stack.enter_context(helpers_noted(_modules(owners), [*outside.modules(), *_modules(leaves)]))
-        for slot, number in zip(hyper, symbols, strict=True):
+        for slot, number in zip(hyper, used.symbols, strict=True):
             put(slot, number, training)
         stack.enter_context(_gradients_noted(training, run))
         plain, numbers, flags = plain_state(training), numbers_of(training), trained(training)
@@ -242,42 +232,18 @@ def _trace(
         ):
             stack.enter_context(context)
         stack.enter_context(_use_lazy_graph_module(should_use=True))  # no Python can call aten.random_.from
-        with twins.sums.watched(), nothing_moved(tensors, data):
-            module = _traced_by(traced)([*tensors.values(), *symbols])
+        with twins.sums.watched(), nothing_moved(fakes.tensors, data):
+            module = _traced_by(traced)([*fakes.tensors.values(), *used.symbols])
         check_unchanged(plain, plain_state(training))
-        assert run.structure is not None, "the step ran"
-        return Traced(
-            module=module,
+        return Traced.of(
+            used,
+            run,
+            module,
             mode=_own(mode, [*before.values(), *leaves]),
-            tensors=tensors,
-            hyper=hyper,
-            numbers=run.numbers,
-            symbols=expressions,
-            counters=counters.seen,
-            questions=tuple(asking.questions),
-            guesses=tuple(guessing.made),
-            held=frozenset(guessing.held),
-            shape_env=mode.shape_env,
-            originals=twins.originals,
-            outputs=tuple(run.outputs),
-            structure=run.structure,
-            structure_of_gathered=run.structure_of_gathered,
-            returned=tuple(run.returned),
-            born=run.born,
-            rebound=run.rebound,
-            begun={slot: number for slot, item in run.born.items() if (number := literals.number(item)) is not None},
-            emptied=run.emptied,
-            gradients=tuple(map(twins.twin, run.gradients)),
             schedulers=tuple(schedulers.waiting),
             flags={slot: flag for slot, flag in trained(training).items() if flag is not flags.get(slot)},
-            settled=run.settled,
             left=_left(run, module, twins),
             outside=replace(gathering.rest, helpers=tuple(helpers.values())),
-            changed=run.changed,
-            gathered=tuple(run.gathered),
-            said=run.said,
-            said_from=run.said_from,
-            shared=twins.sums.shared(module),
         )
 
 
@@ -368,14 +334,6 @@ def _hanging(before: Mapping[StateSlot, Tensor], training: Training) -> list[Sta
     """Return the slots in which the gradients hang that hung there before the step."""
     slots = state_tensors(training).items()
     return [slot for slot, tensor in slots if isinstance(slot, GradientSlot) and tensor is before.get(slot)]
-
-
-def _distinct(before: Mapping[StateSlot, Tensor]) -> dict[Slot, Tensor]:
-    """Return each tensor once, by the first slot that holds it."""
-    first: dict[int, tuple[StateSlot, Tensor]] = {}
-    for slot, tensor in before.items():
-        first.setdefault(id(tensor), (slot, tensor))
-    return dict(first.values())
 
 
 def _gradients_noted(training: Training, run: Noticed) -> RemovableHandle:

@@ -15,7 +15,8 @@ from outgrow.frontends.fake.looks.guessing import Guess
 from outgrow.frontends.fake.looks.questions import Question
 from outgrow.frontends.tracing.leaf import Leaf
 from outgrow.frontends.tracing.likeness import Account
-from outgrow.frontends.tracing.noticed import LeavingSlot, Output
+from outgrow.frontends.tracing.noticed import LeavingSlot, Noticed, Output
+from outgrow.frontends.tracing.substitutes import Substitutes
 from outgrow.frontends.user.left.attributes import Left
 from outgrow.frontends.user.left.changes import Change, Changed
 from outgrow.frontends.user.left.gathered import GoingOn, ListSlot, PlaceSlot
@@ -90,6 +91,55 @@ class Traced:
     """The number of the first leaf of `returned` that is theirs."""
     shared: frozenset[int]
     """The numbers of sums of gradients that it made otherwise than eager mode (`frontends.fake.kernels.sums`)."""
+
+    @staticmethod
+    def of(
+        used: Substitutes,
+        run: Noticed,
+        module: fx.GraphModule,
+        *,
+        mode: FakeMode | None,
+        schedulers: tuple[LRScheduler, ...],
+        flags: Mapping[ParameterSlot, bool],
+        left: tuple[Left, ...],
+        outside: Outside,
+    ) -> "Traced":
+        """Return what a step has done in a run, by a module of what it used; the rest is as the fields say."""
+        assert run.structure is not None, "the step ran"
+        twins, number = used.fakes.twins, used.literals.number
+        return Traced(
+            module=module,
+            mode=mode,
+            tensors=used.fakes.tensors,
+            hyper=used.hyper,
+            numbers=run.numbers,
+            symbols=used.expressions,
+            counters=used.counters.seen,
+            questions=tuple(used.asking.questions),
+            guesses=tuple(used.guessing.made),
+            held=frozenset(used.guessing.held),
+            shape_env=used.shape_env,
+            originals=twins.originals,
+            outputs=tuple(run.outputs),
+            structure=run.structure,
+            structure_of_gathered=run.structure_of_gathered,
+            returned=tuple(run.returned),
+            born=run.born,
+            rebound=run.rebound,
+            begun={slot: known for slot, item in run.born.items() if (known := number(item)) is not None},
+            emptied=run.emptied,
+            gradients=tuple(map(twins.twin, run.gradients)),
+            schedulers=schedulers,
+            flags=flags,
+            settled=run.settled,
+            left=left,
+            outside=outside,
+            changed=run.changed,
+            gathered=tuple(run.gathered),
+            said=run.said,
+            said_from=run.said_from,
+            shared=twins.sums.shared(module),
+        )
 
     @property
     def account(self) -> Account:
