@@ -8,6 +8,7 @@ lowering/      from a graph to kernels and a program
 preparing/     what is known of a step before it runs
 platforms/     on what a step runs
 workers/       how several processes share a step
+wrong_guesses  which guesses of a call were wrong
 calls          how one call of a captured step is fed
 within_budget  which plan has a program within the budget
 one_thread     which thread may run a step

@@ -3,7 +3,7 @@
     Feed        the tensors of this call (parameters, state, batch) by input storage, beside a program
     let_go      what the call replaces unread goes before room is taken for what it makes
     made_ready  what is to rest on the disk goes there; a `Run` knows where everything is, and hyper-parameters by value
-    carried_out `runtime.execute`
+    carried_out `runtime.execute`, and which guesses were wrong (`frontends.wrong_guesses`)
     put_results, settle   results go where the captured step left them: new state, gradients, the return value
 
 A call that fails before the first update leaves everything but gradients and the batch as it was: buffers, tensors
@@ -23,11 +23,12 @@ from outgrow.frontends.tracing.captured import Given
 from outgrow.frontends.user.training.devices import generators_of
 from outgrow.frontends.user.training.sharing import raise_versions
 from outgrow.frontends.user.training.state import BatchSlot, HeldSlot, Training, put, read, set_trained, storage_name
+from outgrow.frontends.wrong_guesses import executed
 from outgrow.runtime.device_memory import DeviceMemory
 from outgrow.runtime.execute import Outcome, Run
 from outgrow.runtime.program import Program
 from outgrow.runtime.recording import Held
-from outgrow.runtime.repeated import Running, again, execute
+from outgrow.runtime.repeated import Running, again
 from outgrow.runtime.resting import Extent
 from outgrow.runtime.spill import Spill
 
@@ -86,7 +87,7 @@ def carried_out(feed: Feed, run: Running) -> Outcome:
     generators = [(generator, generator.get_state()) for generator in generators_of(feed.given.captured.device)]
     completed = False
     try:
-        outcome = execute(run)
+        outcome = executed(run, feed.given.captured.guesses)
         completed = True
     finally:
         try:

@@ -10,7 +10,7 @@ from torch._ops import OpOverload
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.entry import Arguments
-from outgrow.frontends.fake.looks.guessing import Guess
+from outgrow.frontends.fake.looks.guessing import NOTHING_TOLD, Told
 from outgrow.frontends.lowering.inductor import by_kernels
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.tracing.assembly import captured_from
@@ -48,10 +48,10 @@ class Capturing:
         self._progress, self._home = progress, home_of(training)
         self._moving = frozenset[GoingOn]()
 
-    def captured(self, arguments: Arguments, counts: Collection[Count], told: Sequence[Guess] = ()) -> Captured:
+    def captured(self, arguments: Arguments, counts: Collection[Count], told: Told = NOTHING_TOLD) -> Captured:
         """Return the step as a graph, of which numbers that others count are a part if it looks at them.
 
-        Its first guesses are `told`. Remarks one that trains nothing.
+        Some guesses are `told`. Remarks one that trains nothing.
         """
         self._progress("capture", 0.0)
         counting = [count.location for count in counts]
@@ -61,11 +61,11 @@ class Capturing:
         if self.settings.kernels != "eager":
             self._progress("compile", 0.0)
         captured = by_kernels(captured, self.settings.kernels)
-        if not told:  # another way that a step may go: it leaves a batch out
+        if not told.certain:  # another way that a step may go: it leaves a batch out
             _remark_untrained(captured.graph, self.training)
         return captured
 
-    def _traced(self, arguments: Arguments, told: Sequence[Guess], counting: Collection[Location]) -> Captured:
+    def _traced(self, arguments: Arguments, told: Told, counting: Collection[Location]) -> Captured:
         """Return the step as a graph: all of it, or the part of this worker."""
         training, workers = self.training, self.workers
         args, kwargs = arguments.args, arguments.kwargs

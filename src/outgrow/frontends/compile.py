@@ -33,7 +33,7 @@ from outgrow.frontends import calls
 from outgrow.frontends.capturing import Capturing
 from outgrow.frontends.entries import Entries
 from outgrow.frontends.entry import Arguments, Entry, Served
-from outgrow.frontends.fake.looks.guessing import Guess, Misguessed
+from outgrow.frontends.fake.looks.guessing import NOTHING_TOLD, Misguessed, Told
 from outgrow.frontends.guided import GuidedPlanning
 from outgrow.frontends.one_thread import one_thread
 from outgrow.frontends.platforms.on_device import platform_of
@@ -138,27 +138,30 @@ class Step(Generic[P, R]):
                 return self._called(*args, **kwargs)
 
     def _called(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Carry out a call; again, with the right answer, where a run finds that a guess was wrong.
+        """Carry out a call; again, with the right answers, where a run finds that guesses were wrong.
 
         A run checks its guesses before it updates anything (`frontends.tracing.guesses`), so it can be repeated.
         """
-        told: list[Guess] = []
+        told = NOTHING_TOLD
         for _ in range(_MOST_WAYS):
             try:
                 return self._attempted(told, *args, **kwargs)
             except Misguessed as found:
-                wrong = found.number
+                wrong = found.numbers
             except Uncapturable as refusal:
-                if not told:
+                if not told.certain:
                     raise
-                raise Uncapturable(f"{told[-1].line}: {_OTHER_WAY.format(refusal)}") from refusal
-            if wrong < len(told):
-                raise ReplayMismatch(_UNDECIDED.format(told[wrong].line))
-            told = [*self._entry.captured.otherwise(wrong)]
-        raise Uncapturable(f"{told[-1].line}: {_MANY_WAYS.format(_MOST_WAYS)}{DROP_IN}")
+                if not told.likely:
+                    raise Uncapturable(f"{told.certain[-1].line}: {_OTHER_WAY.format(refusal)}") from refusal
+                told = Told(told.certain)  # what is likely is a way that the call may not go
+                continue
+            if min(wrong) < len(told.certain):
+                raise ReplayMismatch(_UNDECIDED.format(told.certain[min(wrong)].line))
+            told = self._entry.captured.otherwise(*wrong)
+        raise Uncapturable(f"{told.certain[-1].line}: {_MANY_WAYS.format(_MOST_WAYS)}{DROP_IN}")
 
-    def _attempted(self, told: Sequence[Guess], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Carry out a call by a step whose first guesses are `told`; raises `Misguessed` where another one is wrong."""
+    def _attempted(self, told: Told, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Carry out a call by a step some of whose guesses are `told`; raises `Misguessed` where another is wrong."""
         arguments = Arguments(args, kwargs)
         served = self._entries.ready(arguments, told)
         entry = served.entry

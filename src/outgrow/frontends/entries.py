@@ -18,7 +18,7 @@ from outgrow.errors import Infeasible
 from outgrow.frontends.advice import Advice
 from outgrow.frontends.capturing import Capturing
 from outgrow.frontends.entry import Ample, Arguments, Entry, Runnable, Served
-from outgrow.frontends.fake.looks.guessing import Guess
+from outgrow.frontends.fake.looks.guessing import NOTHING_TOLD, Told
 from outgrow.frontends.guided import GuidedPlanning
 from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.runs import Runs
@@ -57,10 +57,10 @@ class Entries:
         self.last: Entry | None = None
         """The entry of the call that was ready last, unless it has been forgotten."""
 
-    def ready(self, arguments: Arguments, told: Sequence[Guess] = ()) -> Served:
+    def ready(self, arguments: Arguments, told: Told = NOTHING_TOLD) -> Served:
         """Return the entry of this call, captured and planned, and planned again once costs have been observed.
 
-        Where a run finds a guess wrong the call is repeated: `told` are the guesses up to that one, which is put right.
+        Where a run finds guesses wrong the call is repeated, and `told` what has been found.
         """
         self._calls += 1
         ample, taken = self._ample, self._guided.beside.taken_bytes
@@ -75,12 +75,12 @@ class Entries:
         self.last.last_call = self._calls
         return served
 
-    def _examined(self, arguments: Arguments, told: Sequence[Guess]) -> Served:
+    def _examined(self, arguments: Arguments, told: Told) -> Served:
         key = self._signature(arguments, self._overwritten, self._counts)
         leaves = arguments.leaves
         candidates = self._by_signature.get(key, [])
-        if told:
-            candidates = [entry for entry in candidates if entry.captured.begins_with(told)]
+        if told.certain:
+            candidates = [entry for entry in candidates if entry.captured.goes(told)]
         found = self._serving(candidates, leaves)
         if found is None and _own_what_was_loaded(self._training):
             found = self._serving(candidates, leaves)
@@ -92,7 +92,7 @@ class Entries:
             found = Served(self._new(key, arguments, told)) if larger is None else Served(larger, is_known=False)
         else:
             self._look_again(found, leaves)
-        if told:  # steps mostly go the way that they went last
+        if told.certain:  # steps mostly go the way that they went last
             alike = next(entries for entries in self._by_signature.values() if found.entry in entries)
             alike.sort(key=lambda entry: entry is not found.entry)
         return found
@@ -119,8 +119,8 @@ class Entries:
         if is_outdated or has_new:
             self._plan_again(entry, leaves)
 
-    def _new(self, key: Signature, arguments: Arguments, told: Sequence[Guess]) -> Entry:
-        """Capture and plan a call whose first guesses are `told`, and keep the entry under its signature."""
+    def _new(self, key: Signature, arguments: Arguments, told: Told) -> Entry:
+        """Capture and plan a call of which some guesses are `told`, and keep the entry under its signature."""
         begin, leaves = perf_counter(), arguments.leaves
         exceeding = (other.runs for other in self._by_signature.get(key, ()) if other.runs.function.has_exceeded)
         runs = next(exceeding, Runs()).alike()

@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.fake.looks.guessing import Guess
+from outgrow.frontends.fake.looks.guessing import NOTHING_TOLD, Told
 from outgrow.frontends.tracing.assembly import captured_from
 from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.tracing.trace import trace
@@ -40,7 +40,7 @@ def capture(
     args: Sequence[object] = (),
     kwargs: Mapping[str, object] | None = None,
     moving: Collection[GoingOn] = (),
-    told: Sequence[Guess] = (),
+    told: Told = NOTHING_TOLD,
     counting: Collection[Location] = (),
 ) -> Captured:
     """Capture one call of `step` as a graph. Nothing of the step's size is computed or allocated, and no state changes.
@@ -49,8 +49,8 @@ def capture(
 
         moving      numbers of optimizers that other calls change: the graph reads them anew in each call, and what the
                     step asks of one becomes a guard
-        told        the first answers to what the step decides by numbers that are there only when it runs: an earlier
-                    attempt of the call has found them. Later answers are guessed
+        told        answers to what the step decides by numbers that are there only when it runs: earlier attempts of
+                    the call have found them. Others are guessed
         counting    where numbers are that other captured steps count up: they may be any, unless this step looks at one
 
     Nothing is computed but for four exceptions: what is made of literals alone is computed

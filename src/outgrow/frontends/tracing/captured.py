@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from outgrow.analysis.updates import written_before_updates
 from outgrow.frontends.fake.looks.counters import Counted
-from outgrow.frontends.fake.looks.guessing import Guess
+from outgrow.frontends.fake.looks.guessing import Guess, Told
 from outgrow.frontends.fake.looks.questions import Question, Read, first_changed
 from outgrow.frontends.tracing.leaf import Kind
 from outgrow.frontends.tracing.noticed import LeavingSlot
@@ -281,13 +281,13 @@ class Captured:
         """Return what the step has asked and would find otherwise in these leaves of the arguments, and elsewhere."""
         return first_changed(self.questions, lambda at: leaves[at] if isinstance(at, int) else read(at, training))
 
-    def begins_with(self, told: Sequence[Guess]) -> bool:
-        """Whether the first guesses of the step are those that are told."""
-        return self.guesses[: len(told)] == tuple(told)
+    def goes(self, told: Told) -> bool:
+        """Whether the guesses of the step are those that are told."""
+        return told.begins(self.guesses)
 
-    def otherwise(self, number: int) -> tuple[Guess, ...]:
-        """Return the guesses of this step up to that of this number, which was wrong, with the right answer to it."""
-        return (*self.guesses[:number], self.guesses[number].otherwise)
+    def otherwise(self, *wrong: int) -> Told:
+        """Return what is told by a run in which the guesses of these numbers were wrong."""
+        return Told.after(self.guesses, wrong)
 
     def decides_otherwise(self, other: "Captured") -> str | None:
         """Return the line where this step was guessed to go another way than another one does; None if it is not."""

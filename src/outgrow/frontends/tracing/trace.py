@@ -36,7 +36,7 @@ from outgrow.frontends.fake.eager.eager_ways import as_in_eager
 from outgrow.frontends.fake.fakes import FakeMode, Twins, fake_mode
 from outgrow.frontends.fake.generator import generator_traced
 from outgrow.frontends.fake.kernels.sums import Sums
-from outgrow.frontends.fake.looks.guessing import Guess, Guessing
+from outgrow.frontends.fake.looks.guessing import NOTHING_TOLD, Guessing, Told
 from outgrow.frontends.fake.looks.questions import Looks
 from outgrow.frontends.tracing.dependence import dependent
 from outgrow.frontends.tracing.names import DETACHES
@@ -94,12 +94,12 @@ def trace(
     kwargs: Mapping[str, object],
     living: Sequence[object] | None = None,
     moving: Collection[GoingOn] = (),
-    told: Sequence[Guess] | None = (),
+    told: Told | None = NOTHING_TOLD,
 ) -> Traced:
     """Run `step` once on fake tensors and return what it did.
 
     `living` are the generators that there are, if they were looked for already; other calls change what is `moving`.
-    Its first guesses are `told`; if that is None it may not guess.
+    Some of its guesses are `told`; if that is None it may not guess.
 
     Raises `Uncapturable` where the step looks at contents or changes what no captured step repeats, and for tensors on
     a device that `frontends.user.training.devices` refuses; errors of the step pass.

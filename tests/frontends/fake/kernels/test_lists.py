@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from outgrow.frontends.fake.eager.eager_ways import as_in_eager
 from outgrow.frontends.fake.fakes import FakeMode
 from outgrow.frontends.fake.kernels.lists import each_by_itself
-from outgrow.frontends.fake.looks.guessing import Guessing
+from outgrow.frontends.fake.looks.guessing import NOTHING_TOLD, Guessing
 from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.user.training.state import Training
 from outgrow.ir.graph import Role
@@ -128,7 +128,7 @@ def test_gradients_on_a_gpu_are_clipped_together() -> None:
     """As in eager, whose norms of lists are summed otherwise; what is traced has no memory there."""
     asked: Any = clip_grad
     mode = FakeMode()
-    mode.guessing = Guessing(())
+    mode.guessing = Guessing(NOTHING_TOLD)
     with mode, as_in_eager(mode, caches_casts=True):
         gpu, host = torch.device("cuda"), torch.device("cpu")
         assert asked._has_foreach_support([torch.empty(2, device=gpu)], gpu)

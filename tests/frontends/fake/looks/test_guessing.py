@@ -14,7 +14,7 @@ import outgrow
 from outgrow.errors import ReplayMismatch, Uncapturable
 from outgrow.frontends import compile as compiling
 from outgrow.frontends.fake.looks import guessing
-from outgrow.frontends.fake.looks.guessing import Guess
+from outgrow.frontends.fake.looks.guessing import Guess, Told
 from outgrow.frontends.tracing.capture import capture
 from outgrow.remarks import Remark
 
@@ -192,17 +192,38 @@ def test_what_comes_of_ones_is_guessed() -> None:
     assert not any(guess.answer for guess in capture(step, [large], [optimizer], (ones(),)).guesses)
 
 
-def test_guesses_of_a_line_are_as_the_answer_that_it_was_told() -> None:
+def test_guesses_of_a_line_are_what_a_run_has_found() -> None:
     """So a step that looks at each gradient is not captured for each."""
     model, optimizer, step = deciding(each_gradient)
     captured = capture(step, [model], [optimizer], (ones(),))
     assert [guess.answer for guess in captured.guesses] == [False] * 6
-    told = captured.otherwise(2)
-    assert [guess.answer for guess in told] == [False, False, True]
+    told = captured.otherwise(2, 4)
+    assert [guess.answer for guess in told.certain] == [False, False, True]
     again = capture(step, [model], [optimizer], (ones(),), told=told)
-    assert again.begins_with(told)
+    assert again.goes(told)
+    assert not captured.goes(told)
+    assert [guess.answer for guess in again.guesses] == [False, False, True, False, True, False]
+    assert again.decides_otherwise(captured) == told.certain[2].line
+
+
+def test_later_guesses_of_a_line_are_as_the_last_answer_that_was_told() -> None:
+    """A loop that goes on takes no look at each turn for another step."""
+    model, optimizer, step = deciding(each_gradient)
+    captured = capture(step, [model], [optimizer], (ones(),))
+    told = Told(captured.otherwise(2).certain)
+    again = capture(step, [model], [optimizer], (ones(),), told=told)
     assert [guess.answer for guess in again.guesses] == [False, False, True, True, True, True]
-    assert again.decides_otherwise(captured) == told[2].line
+
+
+def test_what_is_likely_is_told_of_lines() -> None:
+    """Behind a guess that was wrong there may be other decisions than those that were found."""
+    here, there = Guess("here", answer=False), Guess("there", answer=False)
+    told = Told.after([here, here, there, here, there], {1, 3})
+    assert told == Told((here, here.otherwise), (there, here.otherwise))
+    assert told.begins([here, here.otherwise, here.otherwise, there, here])
+    assert told.begins([here, here.otherwise])
+    assert not told.begins([here, here.otherwise, there, here])
+    assert not told.begins([here, here, there, here.otherwise])
 
 
 def fails(_model: nn.Module, _optimizer: Optimizer, loss: Tensor) -> Tensor:

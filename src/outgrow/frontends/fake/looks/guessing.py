@@ -10,13 +10,16 @@ The answer is guessed, and an operator of the step looks whether it is right, be
 for the other answer. So a wrong guess costs a part of a step, and the way that a step mostly goes but the look.
 
 What is guessed first is what comes of ones: a loss is finite, and below a limit; a number that is no comparison is a
-flag that is not up. At a line that was wrong once in the call, later guesses are as that answer was. Where the step
-raises an error after a guess, the other answer is taken: only a run knows whether the error is one of this call.
+flag that is not up. Where a guess was wrong in the call, those behind it at its line are what they were found to be,
+and what comes later at that line is as the last of these was. Where the step raises an error after a guess, the other
+answer is taken: only a run knows whether the error is one of this call.
 """
 
 import math
+import operator
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import product
@@ -62,11 +65,11 @@ _ENDLESS = (
 
 
 class Misguessed(Exception):
-    """A run has found another answer than the one for which its step was captured: to the guess of this number."""
+    """A run has found other answers than those for which its step was captured: to the guesses of these numbers."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
+    def __init__(self, *numbers: int) -> None:
+        super().__init__(*numbers)
+        self.numbers = numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,52 @@ class Guess:
     def otherwise(self) -> "Guess":
         """The other answer."""
         return Guess(self.line, not self.answer)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What earlier attempts of a call have found: its first answers, which are `certain`, and `likely` later ones.
+
+    Those were found behind a guess that was wrong, so the step may come elsewhere, or decide there by something else.
+    """
+
+    certain: tuple[Guess, ...] = ()
+    likely: tuple[Guess, ...] = ()
+
+    @classmethod
+    def after(cls, guesses: Sequence[Guess], wrong: Collection[int]) -> "Told":
+        """Return what a run tells that has found some of its step's guesses wrong, and has looked at all of a line."""
+        first = min(wrong)
+        found = [guess.otherwise if number in wrong else guess for number, guess in enumerate(guesses)]
+        return cls((*found[: first + 1],), (*found[first + 1 : last_of_line(guesses, first) + 1],))
+
+    @property
+    def likely_by_line(self) -> dict[str, deque[bool]]:
+        """The likely answers of each line, in their order."""
+        return _by_line(self.likely)
+
+    def begins(self, guesses: Sequence[Guess]) -> bool:
+        """Whether a step with these guesses goes the way that is told."""
+        known = len(self.certain)
+        if tuple(guesses[:known]) != self.certain:
+            return False
+        own, likely = _by_line(guesses[known:]), self.likely_by_line
+        return all(all(map(operator.eq, own[line], likely[line])) for line in own.keys() & likely.keys())
+
+
+NOTHING_TOLD = Told()
+
+
+def _by_line(guesses: Iterable[Guess]) -> dict[str, deque[bool]]:
+    found: dict[str, deque[bool]] = {}
+    for guess in guesses:
+        found.setdefault(guess.line, deque()).append(guess.answer)
+    return found
+
+
+def last_of_line(guesses: Sequence[Guess], number: int) -> int:
+    """Return the number of the last guess at the line of this one."""
+    return max(at for at, guess in enumerate(guesses) if guess.line == guesses[number].line)
 
 
 def _check(found: Tensor | float, number: int, answer: bool) -> None:
@@ -98,20 +147,21 @@ CHECKS = (torch.ops.outgrow.guess.default, torch.ops.outgrow.guess.number)
 
 
 class Guessing:
-    """The guesses of a step while it is traced; the first ones are `told`. It guesses nothing if that is None.
+    """The guesses of a step while it is traced; some are `told`. It guesses nothing if that is None.
 
     `held` are the gradients of before the step that hang in their slots when it decides: should it go another way, it
     may still want them.
     """
 
-    def __init__(self, told: Sequence[Guess] | None) -> None:
-        self._told, self._may_guess = told or (), told is not None
-        self._by_line = {guess.line: guess.answer for guess in self._told}
+    def __init__(self, told: Told | None) -> None:
+        self._told, self._may_guess = told or NOTHING_TOLD, told is not None
+        self._by_line = {guess.line: guess.answer for guess in (*self._told.certain, *self._told.likely)}
         self.begun(tuple)
 
     def begun(self, hanging: Callable[[], Collection[StateSlot]]) -> "Guessing":
         """Begin a trace, in which some gradients are `hanging` in their slots still; return these guesses."""
         self._hanging, self._thread, self._is_looking = hanging, get_ident(), False
+        self._likely = self._told.likely_by_line
         self.made: list[Guess] = []
         self.held: Collection[StateSlot] = ()
         return self
@@ -119,15 +169,15 @@ class Guessing:
     def may_be_wrong(self, _kind: object, error: BaseException | None, _traceback: object) -> bool:
         """Whether an error that ends a trace may be none of this call; a refusal is one as soon as it goes this way."""
         is_of_step = isinstance(error, Exception | SystemExit) and not isinstance(error, Uncapturable)
-        return is_of_step and len(self.made) > len(self._told)
+        return is_of_step and len(self.made) > len(self._told.certain)
 
     def otherwise(self) -> "Guessing":
         """Return the guesses for a trace that goes the other way where this one has guessed last."""
-        return Guessing((*self.made[:-1], self.made[-1].otherwise))
+        return Guessing(Told((*self.made[:-1], self.made[-1].otherwise)))
 
     def again(self) -> "Guessing":
         """Return the guesses for a trace that goes the way that this one has gone."""
-        return Guessing(self.made if self._may_guess else None)
+        return Guessing(Told(tuple(self.made)) if self._may_guess else None)
 
     def may_guess(self) -> bool:
         """Whether it is the step that asks: no other thread, and no operator, which nobody traces."""
@@ -156,12 +206,19 @@ class Guessing:
             raise Uncapturable(f"{line}: {_ENDLESS.format(number)}")
         if not number:
             self.held = self._hanging()
-        answer = self._told[number].answer if number < len(self._told) else self._by_line.get(line)
+        answer = self._told_of(number, line)
         if answer is None:
             answer = likely()
         check(found, number, answer)
         self.made.append(Guess(line, answer))
         return answer
+
+    def _told_of(self, number: int, line: str) -> bool | None:
+        """Return what is told of the next guess, if anything is."""
+        if number < len(self._told.certain):
+            return self._told.certain[number].answer
+        likely = self._likely.get(line)
+        return likely.popleft() if likely else self._by_line.get(line)
 
 
 def _of_ones(found: Tensor) -> bool:
