@@ -10,6 +10,9 @@ from torch.optim import SGD, Optimizer
 
 import outgrow
 from outgrow.errors import Uncapturable
+from outgrow.frontends import calls
+from outgrow.runtime.execute import Outcome
+from outgrow.runtime.repeated import Running
 
 ROWS, WIDTH = 20, 4
 Made = tuple[nn.Module, Optimizer, Callable[[Tensor, Tensor], Tensor]]
@@ -80,6 +83,27 @@ def test_a_step_that_decides_for_each_of_many_is_captured_once_a_call(tmp_path: 
 
 
 @pytest.mark.usefixtures("no_room_is_ample")
+def test_a_way_that_a_step_goes_on_going_is_gone_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where an earlier way has let gradients go, so that a call was repeated in another state than it began."""
+    runs = list[object]()
+    own = calls.carried_out
+
+    def noted(feed: calls.Feed, run: Running) -> Outcome:
+        runs.append(feed)
+        return own(feed, run)
+
+    monkeypatch.setattr(calls, "carried_out", noted)
+    (_, _, eager), step = clipping(), planned(clipping(), tmp_path)
+    ran: list[int] = []
+    for limit in (1e4, 1e4, 1e-4, 1e-4, 1e-4):
+        x, limits = torch.ones(3, WIDTH), torch.full((ROWS,), limit)
+        assert torch.equal(step(x, limits), eager(x, limits))
+        ran.append(len(runs))
+    assert ran == [1, 2, 4, 5, 6]
+
+
+@pytest.mark.usefixtures("no_room_is_ample")
+@pytest.mark.filterwarnings("ignore::outgrow.remarks.Remark")
 def test_an_error_of_a_way_that_the_step_does_not_go_is_none(tmp_path: Path) -> None:
     """A run that looks on does what was guessed, though it knows better."""
     (model, _, eager), made = finding(), finding()

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from outgrow.errors import Infeasible
 from outgrow.frontends.advice import Advice
+from outgrow.frontends.calls import let_go
 from outgrow.frontends.capturing import Capturing
 from outgrow.frontends.entry import Ample, Arguments, Entry, Runnable, Served
 from outgrow.frontends.fake.looks.guessing import NOTHING_TOLD, Told
@@ -63,6 +64,8 @@ class Entries:
         Where a run finds guesses wrong the call is repeated, and `told` what has been found.
         """
         self._calls += 1
+        if told.certain and self.last is not None:
+            self.last.has_erred = True
         ample, taken = self._ample, self._guided.beside.taken_bytes
         if ample is not None and ample.still_holds(arguments.seen(self._training), arguments, taken()):
             served = Served(ample.entry, is_known=False)
@@ -84,6 +87,8 @@ class Entries:
         found = self._serving(candidates, leaves)
         if found is None and _own_what_was_loaded(self._training):
             found = self._serving(candidates, leaves)
+        if found is not None and not told.certain and self._lets_go(found):
+            return self._examined(arguments, told)
         number = None if found is None else found.entry.number
         if self._workers is not None and not self._workers.agree_on(number, self._training, leaves):
             found = None
@@ -96,6 +101,17 @@ class Entries:
             alike = next(entries for entries in self._by_signature.values() if found.entry in entries)
             alike.sort(key=lambda entry: entry is not found.entry)
         return found
+
+    def _lets_go(self, served: Served) -> bool:
+        """Whether gradients go that an entry would replace, which has erred: a call is repeated without them.
+
+        So entries for the ways that such calls go are found at once, the one of the last call first.
+        """
+        given = served.given
+        if given is None or not served.entry.has_erred or not given.captured.stale:
+            return False
+        let_go(given, self._training)
+        return True
 
     def _larger(self, key: Signature, arguments: Arguments) -> Entry | None:
         """Return an entry of a larger batch for which the user's own function runs, in ample room, if there is one."""

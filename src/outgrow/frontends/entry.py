@@ -57,7 +57,8 @@ class Entry:
 
     Entries are numbered as they are made. `seen` is what was seen of the call, and `shapes` are those of its batch;
     `new_floor_bytes` is the floor before a run had shown the overhead, with a margin for other processes, `seconds`
-    what capturing and planning took in all, and `last_call` the number of the call that it served last.
+    what capturing and planning took in all, and `last_call` the number of the call that it served last. It `has_erred`
+    if a run has found a guess of it wrong.
     """
 
     number: int
@@ -69,6 +70,7 @@ class Entry:
     new_floor_bytes: int
     seconds: float
     last_call: int
+    has_erred: bool = False
 
     def has_room_for(self, seen: Seen, arguments: Arguments) -> bool:
         """Whether a call runs in the ample room of this entry: its batch is no larger, and it goes the same way."""
