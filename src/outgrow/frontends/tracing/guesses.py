@@ -3,7 +3,7 @@
 A *guess* (`frontends.fake.looks.guessing`) needs only what the step decides by. However late Python decides, be it
 after the updates, the guess and all that it waits for go before the first op that updates parameters or optimizer
 state, adds to gradients of before, or writes to the batch: then a call may be repeated. A step that decides by what one
-of these ops leaves is refused.
+of these ops leaves is refused. Gradients that it sets to zero before all decisions it sets to zero again.
 """
 
 from collections.abc import Collection, Sequence
@@ -16,11 +16,12 @@ from outgrow.analysis.updates import updated
 from outgrow.errors import Uncapturable
 from outgrow.frontends.fake.looks.guessing import CHECKS, Guess
 from outgrow.frontends.user.refusals import DROP_IN
-from outgrow.ir.graph import Graph, Op, Role
+from outgrow.ir.graph import Graph, Op, Ref, Role
 
+_ZERO = "aten.zero_.default"
 _UPDATED = "of parameters or optimizer state that the step has updated"
 _CHANGED = {
-    Role.GRADIENT: "of gradients of a step before that it has added to, or set to zero (begin with zero_grad())",
+    Role.GRADIENT: "of gradients of a step before that it has added to (begin with zero_grad(), before it decides)",
     Role.INPUT: "of a batch that the step has written to",
 }
 _TOO_LATE = (
@@ -40,6 +41,19 @@ def at_stake(graph: Graph, op: Op) -> list[str]:
     return [*updated(graph, op), *(name for name in given if graph.storages[name].role in _CHANGED)]
 
 
+def _zeroed_first(graph: Graph, names: Collection[str]) -> set[str]:
+    """Return the gradients of before that nobody looks at until they are set to zero, ahead of ops of these names."""
+    found, touched = set[str](), set[str]()
+    for op, storages in zip(graph.ops, graph.touched_at, strict=True):
+        if op.name in names:
+            break
+        new = [name for name in storages if name not in touched and graph.storages[name].role is Role.GRADIENT]
+        if op.operator == _ZERO:
+            found.update(name for name in new if op.arguments == (Ref(name),))
+        touched.update(storages)
+    return found
+
+
 def guesses_first(graph: Graph, names: Collection[str], guesses: Sequence[Guess], put_back: Collection[str]) -> Graph:
     """Return a graph whose `guesses`, ops of these names in their order, are before all that changes what is at stake.
 
@@ -49,7 +63,8 @@ def guesses_first(graph: Graph, names: Collection[str], guesses: Sequence[Guess]
     if not guesses:
         return graph
     before, ops = predecessors(graph), graph.ops
-    changed = {at: found for at, op in enumerate(ops) if (found := {*at_stake(graph, op)} - {*put_back})}
+    safe = {*put_back, *_zeroed_first(graph, names)}
+    changed = {at: found for at, op in enumerate(ops) if (found := {*at_stake(graph, op)} - safe)}
     early: set[int] = set()
     checking = [at for at, op in enumerate(ops) if op.name in names]
     assert len(checking) == len(guesses), "each guess is checked"

@@ -309,6 +309,40 @@ def test_a_decision_by_what_was_changed_is_refused(decide: Decide, message: str)
         capture(lambda x: decide(model, optimizer, model(x).square().mean()), [model], [optimizer], (ones(),))
 
 
+@pytest.mark.usefixtures("no_room_is_ample")
+def test_gradients_that_are_set_to_zero_first_may_decide(tmp_path: Path) -> None:
+    """A call that is repeated sets them to zero again."""
+    found: list[list[list[str]]] = []
+    for is_planned in (False, True):
+        model, optimizer = net()
+
+        def step(x: Tensor, model: nn.Module = model, optimizer: Optimizer = optimizer) -> None:
+            optimizer.zero_grad(set_to_none=False)
+            added_to(model, optimizer, model(x).square().mean())
+
+        if is_planned:
+            step = outgrow.compile(step, model=model, optimizer=optimizer, memory_budget="1GiB", offload_dir=tmp_path)
+        found.append([left(model, optimizer, step(x)) for x in batches()])
+    eager, planned = found
+    assert planned == eager
+
+
+def test_gradients_that_a_decision_leaves_as_they_are_may_not_decide_later() -> None:
+    """Where the step goes the other way, they are not set to zero."""
+    model, optimizer = net()
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+
+    def step(x: Tensor) -> None:
+        loss = model(x).square().mean()
+        if torch.isfinite(loss):
+            optimizer.zero_grad(set_to_none=False)
+            added_to(model, optimizer, loss)
+
+    with pytest.raises(Uncapturable, match=r"made of gradients .* \(begin with zero_grad\(\), before it decides"):
+        capture(step, [model], [optimizer], (ones(),))
+
+
 def test_a_decision_by_a_batch_that_was_written_is_refused() -> None:
     """One by a tensor outside is not: that is put back."""
     model, optimizer = net()
