@@ -51,7 +51,7 @@ class Capturing:
     def captured(self, arguments: Arguments, counts: Collection[Count], told: Told = NOTHING_TOLD) -> Captured:
         """Return the step as a graph, of which numbers that others count are a part if it looks at them.
 
-        Some guesses are `told`. Remarks one that trains nothing.
+        Some guesses are `told`. Remarks one that never trains anything.
         """
         self._progress("capture", 0.0)
         counting = [count.location for count in counts]
@@ -61,7 +61,7 @@ class Capturing:
         if self.settings.kernels != "eager":
             self._progress("compile", 0.0)
         captured = by_kernels(captured, self.settings.kernels)
-        if not told.certain:  # another way that a step may go: it leaves a batch out
+        if not captured.guesses:  # else it may be one way that the step goes of several: it leaves a batch out
             _remark_untrained(captured.graph, self.training)
         return captured
 

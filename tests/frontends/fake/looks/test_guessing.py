@@ -310,6 +310,18 @@ def test_a_decision_by_what_was_changed_is_refused(decide: Decide, message: str)
 
 
 @pytest.mark.usefixtures("no_room_is_ample")
+def test_a_way_that_trains_nothing_may_be_one_of_several(tmp_path: Path) -> None:
+    """Nobody is told that nothing is trained, where the way that is guessed first leaves the batch out."""
+
+    def decide(model: nn.Module, optimizer: Optimizer, loss: Tensor) -> object:
+        return trained(model, optimizer, loss) if loss < 0.99 else None
+
+    model, optimizer, step = deciding(decide)
+    planned = outgrow.compile(step, model=model, optimizer=optimizer, memory_budget="1GiB", offload_dir=tmp_path)
+    assert planned(next(batches())) is not None
+
+
+@pytest.mark.usefixtures("no_room_is_ample")
 def test_gradients_that_are_set_to_zero_first_may_decide(tmp_path: Path) -> None:
     """A call that is repeated sets them to zero again."""
     found: list[list[list[str]]] = []
