@@ -103,6 +103,18 @@ def test_a_way_that_a_step_goes_on_going_is_gone_at_once(tmp_path: Path, monkeyp
 
 
 @pytest.mark.usefixtures("no_room_is_ample")
+def test_a_step_that_is_captured_anew_is_captured_for_the_way_that_it_went_last(tmp_path: Path) -> None:
+    """The second call finds state of the optimizer, so it is another step."""
+    (_, _, eager), step = clipping(), planned(clipping(), tmp_path)
+    ways: list[int] = []
+    for _ in range(3):
+        given = torch.ones(3, WIDTH), torch.full((ROWS,), 1e-4)
+        assert torch.equal(step(*given), eager(*given))
+        ways.append(len(step.plans.plans))
+    assert ways == [2, 3, 3]
+
+
+@pytest.mark.usefixtures("no_room_is_ample")
 @pytest.mark.filterwarnings("ignore::outgrow.remarks.Remark")
 def test_an_error_of_a_way_that_the_step_does_not_go_is_none(tmp_path: Path) -> None:
     """A run that looks on does what was guessed, though it knows better."""

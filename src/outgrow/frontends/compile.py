@@ -33,7 +33,7 @@ from outgrow.frontends import calls
 from outgrow.frontends.capturing import Capturing
 from outgrow.frontends.entries import Entries
 from outgrow.frontends.entry import Arguments, Entry, Served
-from outgrow.frontends.fake.looks.guessing import NOTHING_TOLD, Misguessed, Told
+from outgrow.frontends.fake.looks.guessing import Misguessed, Told
 from outgrow.frontends.guided import GuidedPlanning
 from outgrow.frontends.one_thread import one_thread
 from outgrow.frontends.platforms.on_device import platform_of
@@ -142,19 +142,19 @@ class Step(Generic[P, R]):
 
         A run checks its guesses before it updates anything (`frontends.tracing.guesses`), so it can be repeated.
         """
-        told = NOTHING_TOLD
+        told = self._entries.likely
         for _ in range(_MOST_WAYS):
             try:
                 return self._attempted(told, *args, **kwargs)
             except Misguessed as found:
                 wrong = found.numbers
             except Uncapturable as refusal:
+                if told.likely:
+                    told = Told(told.certain)  # what is likely is a way that the call may not go
+                    continue
                 if not told.certain:
                     raise
-                if not told.likely:
-                    raise Uncapturable(f"{told.certain[-1].line}: {_OTHER_WAY.format(refusal)}") from refusal
-                told = Told(told.certain)  # what is likely is a way that the call may not go
-                continue
+                raise Uncapturable(f"{told.certain[-1].line}: {_OTHER_WAY.format(refusal)}") from refusal
             if min(wrong) < len(told.certain):
                 raise ReplayMismatch(_UNDECIDED.format(told.certain[min(wrong)].line))
             told = self._entry.captured.otherwise(*wrong)

@@ -202,6 +202,11 @@ class Entries:
         return (found | self._counts).values()
 
     @property
+    def likely(self) -> Told:
+        """What the step decides if a call that is captured goes the way that the last one went."""
+        return NOTHING_TOLD if self.last is None else Told(likely=self.last.captured.guesses)
+
+    @property
     def _kept(self) -> list[Entry]:
         return [entry for found in self._by_signature.values() for entry in found]
 
