@@ -49,6 +49,7 @@ def beside_stream(y: torch.Tensor) -> torch.Tensor:
     ("way", "remedy"),
     [
         (lambda y: y * float(y.sum()), r"float\(\).*by the tensor, or loss\.item\(\), itself, or return it"),
+        (lambda y: y[y.argmax().item() % 2], r"look up with the tensor itself, by index_select"),
         (drawn_until_accepted, "draw them outside of the step"),
         (nested, "take padded tensors and their masks"),
         (nested_of_rows, "take padded tensors and their masks"),
@@ -57,7 +58,7 @@ def beside_stream(y: torch.Tensor) -> torch.Tensor:
     ],
 )
 def test_a_refusal_says_what_to_do(way: Callable[[torch.Tensor], torch.Tensor], remedy: str) -> None:
-    """For numbers of the step, samples drawn until they are accepted, nested tensors, pinned memory and streams."""
+    """For numbers and indices, samples drawn until they are accepted, nested tensors, pinned memory and streams."""
     layer = torch.nn.Linear(4, 4)
     with pytest.raises(Uncapturable, match=rf"test_refusals\.py:.*{remedy}"):
         capture(lambda x: way(layer(x)), [layer], [], (torch.ones(2, 4),))

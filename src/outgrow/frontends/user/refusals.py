@@ -88,6 +88,10 @@ _OF_FUNCTIONS = (
     "torch cannot trace this operator, {}, whose operands are functions; write an if or a loop in its place, which the "
     "backend of torch.compile takes whatever it looks at, or torch.where, or do it outside of the step"
 )
+_INDEX = (
+    "this takes a number as an index that the step computes, and which is not there while it is captured; look up with "
+    "the tensor itself, by index_select(dim, index.view(1)) or gather"
+)
 _NO_FAKE = "no fake impl registered"
 _NOT_BUILT = "Torch not compiled with"
 """CUDA, or XPU: eager mode has this error too."""
@@ -136,7 +140,7 @@ def refusals() -> Iterator[None]:
     """Turn torch's errors about missing contents into `Uncapturable`; let every other error pass."""
     try:
         yield
-    except (RuntimeError, TypeError, AssertionError, ZeroDivisionError) as error:
+    except (RuntimeError, TypeError, AssertionError, IndexError, ZeroDivisionError) as error:
         reason = _reason(error)
         if reason is None:
             raise
@@ -158,7 +162,7 @@ def check_nothing_caught(errors: Iterable[RuntimeError]) -> None:
             raise Uncapturable(f"{where(traceback)}: {_reason(error)}{DROP_IN}") from error
 
 
-def _reason(error: RuntimeError | TypeError | AssertionError | ZeroDivisionError) -> str | None:
+def _reason(error: RuntimeError | TypeError | AssertionError | IndexError | ZeroDivisionError) -> str | None:
     match error:
         case RuntimeError() if "devices" in str(error) and _is_below(error.__traceback__, _TRANSFORMS):
             return _FORWARD
@@ -174,8 +178,8 @@ def _reason(error: RuntimeError | TypeError | AssertionError | ZeroDivisionError
             return NESTED
         case RuntimeError() if why := next((_SAYING[part] for part in _SAYING if part in str(error)), None):
             return why
-        case RuntimeError() | TypeError() if any(part in str(error) for part in _CONTENT_MESSAGES):
-            return _of_content(error)
+        case RuntimeError() | TypeError() | IndexError() if any(part in str(error) for part in _CONTENT_MESSAGES):
+            return _INDEX if isinstance(error, IndexError) else _of_content(error)
         case NotImplementedError() if why := _not_implemented(error):
             return why
         case AssertionError() if "aten._pin_memory" in str(error):
