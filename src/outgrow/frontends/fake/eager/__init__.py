@@ -1,5 +1,6 @@
 """What does torch do otherwise where nothing is traced? A step must come to the same bits.
 
+alike       whether two tensors are alike
 checked     what torch looks at only to raise an error
 eager_ways  the way that torch goes where nothing is traced
 products    gradients of products, as eager has them

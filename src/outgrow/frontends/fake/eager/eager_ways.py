@@ -19,6 +19,7 @@
     copies        of a tensor, with copy.deepcopy, are clones
     checkpoints   selective ones keep every result, where eager keeps those that their policy names
     decisions     by what is in a tensor, which are told from numbers (`frontends.fake.looks.questions`)
+    likeness      of two tensors is asked of a tensor (`frontends.fake.eager.alike`)
     checks        by what is in a tensor, which raise an error or go on (`frontends.fake.eager.checked`)
     guesses       what a step decides by numbers that are not there yet (`frontends.fake.looks.guessing`)
     rates         and other numbers of parameter groups have other quotients (//)
@@ -45,6 +46,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import checkpoint
 from torch.utils._foreach_utils import _has_foreach_support
 
+from outgrow.frontends.fake.eager.alike import ALIKE
 from outgrow.frontends.fake.eager.checked import found_if_well
 from outgrow.frontends.fake.eager.extremes import EXTREMES
 from outgrow.frontends.fake.eager.fills import filled, filled_in_place
@@ -133,6 +135,7 @@ _EXCHANGED: Mapping[Callable[..., Any], Callable[..., Any]] = {
     Tensor.__deepcopy__: _copied,
     **{convert: _number_by(convert) for convert in (Tensor.__float__, Tensor.__int__, Tensor.__complex__)},
     F.one_hot: one_hot,
+    **ALIKE,
     **UNCAST,
     **VALUES,
 }
