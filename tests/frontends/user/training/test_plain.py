@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable
+from numbers import Number
 from typing import Any
 
 import pytest
@@ -53,8 +54,12 @@ def starting_again(group: dict[str, Any], step: int) -> float:
     return 1.0 / (1 + group["calls"] + step)
 
 
+def if_a_number(group: dict[str, Any], step: int) -> float:
+    return 1.0 / step if isinstance(step, int) and isinstance(group["calls"], Number) else 2.0
+
+
 def of_its_type(_group: dict[str, Any], step: int) -> float:
-    return 1.0 if isinstance(step, int) else 2.0
+    return 1.0 if type(step) is int else 2.0
 
 
 def by_name(_group: dict[str, Any], step: int) -> float:
@@ -95,7 +100,7 @@ def planned(step: Callable[..., Any], **training: Any) -> Any:
     return outgrow.compile(step, memory_budget="4GiB", **training)
 
 
-@pytest.mark.parametrize(("rule", "plans"), [(falling, 2), (in_tensors, 2), (starting_again, 3)])
+@pytest.mark.parametrize(("rule", "plans"), [(falling, 2), (in_tensors, 2), (if_a_number, 2), (starting_again, 3)])
 def test_numbers_go_on_in_one_plan(rule: Rule, plans: int) -> None:
     """One for the first call, which makes the state, and one for all others; a branch on a number has two."""
     expected, _ = trained(rule)

@@ -8,6 +8,7 @@ extremes    gradients of the largest element of all and its like, as eager has t
 fills       gradients of numbers that fill a mask, as eager has them
 logits      gradients of binary cross entropies of two types, as eager rounds them
 smoothing   smoothed cross entropies of weighted classes, as eager has them
+kinds       types of numbers
 labels      numbers of classes that are bytes
 twice       gradients that may not be differentiated again
 values      singular values and eigenvalues for which nobody wants vectors

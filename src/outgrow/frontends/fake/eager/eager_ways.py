@@ -22,6 +22,7 @@
     likeness      of two tensors is asked of a tensor (`frontends.fake.eager.alike`)
     checks        by what is in a tensor, which raise an error or go on (`frontends.fake.eager.checked`)
     guesses       what a step decides by numbers that are not there yet (`frontends.fake.looks.guessing`)
+    types         of numbers are those of eager, to whoever asks (`frontends.fake.eager.kinds`)
     rates         and other numbers of parameter groups have other quotients (//)
     transformers  does not look at a fake tensor, such as a mask or the positions of tokens, to see whether a mask can
                   be left out; where it can look at it, it may
@@ -51,6 +52,7 @@ from outgrow.frontends.fake.eager.checked import found_if_well
 from outgrow.frontends.fake.eager.extremes import EXTREMES
 from outgrow.frontends.fake.eager.fills import filled, filled_in_place
 from outgrow.frontends.fake.eager.foreign import check_casts
+from outgrow.frontends.fake.eager.kinds import kinds_of_eager
 from outgrow.frontends.fake.eager.labels import OPERATORS, nll_loss
 from outgrow.frontends.fake.eager.logits import logits_loss
 from outgrow.frontends.fake.eager.onehot import one_hot
@@ -173,6 +175,7 @@ def as_in_eager(mode: FakeMode, *, caches_casts: bool) -> Iterator[None]:
             patch.object(clip_grad, "_has_foreach_support", _takes_lists),
             patch.object(checkpoint, "_is_compiling", lambda *_call: False),
             numbers_decide(guessing),
+            kinds_of_eager(),
             _seen_by_transformers(mode),
         ):
             yield
