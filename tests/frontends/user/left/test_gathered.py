@@ -31,6 +31,37 @@ class Meter:
         self.average = self.sum / self.count
 
 
+class Window:
+    """The last values of many, as torchvision's references have it."""
+
+    def __init__(self, size: int = 3) -> None:
+        self.values: deque[float] = deque(maxlen=size)
+        self.total, self.count = 0.0, 0
+
+    def update(self, value: float, count: int = 1) -> None:
+        self.values.append(value)
+        self.count += count
+        self.total += value * count
+
+
+class Windows:
+    """One for each name that comes."""
+
+    def __init__(self) -> None:
+        self.meters: defaultdict[str, Window] = defaultdict(Window)
+
+    def update(self, **values: object) -> None:
+        for name, value in values.items():
+            number = value.item() if isinstance(value, Tensor) else value
+            assert isinstance(number, float | int)
+            self.meters[name].update(number)
+
+    def __getattr__(self, name: str) -> object:
+        if name in self.meters:
+            return self.meters[name]
+        raise AttributeError(name)
+
+
 @dataclass
 class Latest:
     """What a step has found last."""
@@ -57,8 +88,16 @@ class Log:
         self.each: defaultdict[str, list[object]] = defaultdict(list)
         self.made: Any = None
         self.full: deque[object] = deque([1.0, 1.0], maxlen=2)
+        self.waiting: deque[object] = deque([1.0])
         self.best, self.skipped = 2.0, 0
         self.counter: Counter[str] = Counter(seen=1)
+        self.windows = Windows()
+        self.windows.meters["rate"] = Window(1)
+        self.sums: defaultdict[str, float] = defaultdict(float)
+        self.table: list[Any] = [[0.0, 1.0], [2.0, 3.0]]
+        self.lists: list[Any] = [[], []]
+        self.meters = [Window(), Window()]
+        self.history: dict[str, Any] = {"train": {}, "counts": {"a": 0, "b": 5}, "sums": {}}
 
     @property
     def shown(self) -> object:
@@ -178,6 +217,49 @@ def putting_numbers_for_others(log: Log, loss: Tensor, _x: Tensor) -> None:
     log.made = Latest(loss.detach(), 2)
 
 
+def updating_meters(log: Log, loss: Tensor, x: Tensor) -> None:
+    log.windows.update(one=1, loss=loss, half=loss.item() / 2, rate=0.1)
+    log.windows.meters["rate"].update(loss.item(), len(x))
+
+
+def adding_by_name(log: Log, loss: Tensor, _x: Tensor) -> None:
+    for name, value in {"loss": loss.item(), "half": loss.item() / 2}.items():
+        log.each[name].append(value)
+        log.sums[name] += value
+        log.history["sums"][name] = log.history["sums"].get(name, 0) + value
+        if name not in log.history["train"]:
+            log.history["train"][name] = []
+        log.history["train"][name].append(value)
+        log.by_name.setdefault("of " + name, []).append(value)
+
+
+def counting_by_name(log: Log, loss: Tensor, _x: Tensor) -> None:
+    for name in ("a", "b"):
+        log.history["counts"][name] += 1
+    log.mean = loss.item() * (2 if log.history["counts"]["a"] > 2 else 1)
+
+
+def writing_into_lists(log: Log, loss: Tensor, _x: Tensor) -> None:
+    log.table[0][1] += loss.item()
+    log.table[1][0] = loss.item() / 2
+    log.lists[1].append(loss.item())
+    log.waiting[0] = loss.detach()
+    for at, value in enumerate((loss.item(), 2.0)):
+        log.meters[at].update(value)
+
+
+def making_objects(log: Log, loss: Tensor, x: Tensor) -> None:
+    log.made = Windows()
+    log.made.update(loss=loss.item(), one=1)
+    log.losses.append(Meter())
+    log.losses[-1].update(loss.item(), len(x))  # type: ignore[attr-defined]
+
+
+def growing(log: Log, loss: Tensor, _x: Tensor) -> None:
+    log.lists[1].append(loss.item())
+    log.lists.append([])
+
+
 def setting_properties(log: Log, loss: Tensor, _x: Tensor) -> None:
     log.shown = loss.item()
 
@@ -216,12 +298,18 @@ GOING_ON: dict[str, tuple[Gather, int]] = {
     "places for constants": (replacing_with_constants, 4),
     "numbers for others": (putting_numbers_for_others, 4),
     "properties": (setting_properties, 3),
+    "meters by name": (updating_meters, 4),
+    "sums and lists by name": (adding_by_name, 4),
+    "counts by name": (counting_by_name, 4),
+    "entries of lists": (writing_into_lists, 4),
 }
 """What is gathered, and how many plans that may take: for the first step, for others, and for the shorter batch."""
 READ: dict[str, Gather] = {
     "itself": reading_what_it_appends,
     "under another name": reading_by_another_name,
     "in a counter": adding_to_a_counter,
+    "by its place": making_objects,
+    "in a list that grows": growing,
 }
 
 
@@ -250,7 +338,7 @@ def plain(value: Any) -> object:
     """Return a value with a list in place of each tensor, which can be compared."""
     if isinstance(value, Tensor):
         return ["tensor", value.dtype, value.tolist(), value.requires_grad]
-    if isinstance(value, Meter | Latest):
+    if isinstance(value, Meter | Latest | Window | Windows):
         return plain(vars(value))
     if isinstance(value, dict):
         return [(name, plain(item)) for name, item in value.items()]
@@ -315,6 +403,73 @@ def test_a_refused_step_leaves_what_there_was() -> None:
     with pytest.raises(outgrow.OutgrowError, match="the step keeps a number"):
         outgrow.compile(step, model=nn.Linear(4, 4), memory_budget="10TiB")(torch.ones(3, 4))
     assert plain([meters, table, last, own, log.made]) == before
+
+
+def test_a_window_that_nobody_looks_at_is_not_emptied() -> None:
+    """No call would do it again."""
+    log = Log()
+
+    def step(x: Tensor) -> Tensor:
+        loss = x.sum()
+        log.full.append(loss.item())
+        log.full.clear()
+        return loss
+
+    with pytest.raises(outgrow.OutgrowError, match=r"more to `.*full`, a deque with a maxlen"):
+        outgrow.compile(step, model=nn.Linear(4, 4), memory_budget="10TiB")(torch.ones(3, 4))
+    assert [*log.full] == [1.0, 1.0]
+
+
+def test_lists_that_change_places_are_refused() -> None:
+    """Each call would have to append to another one."""
+    log = Log()
+
+    def step(x: Tensor) -> Tensor:
+        loss = x.sum()
+        log.losses, log.lists[1] = log.lists[1], log.losses
+        log.losses.append(loss.item())
+        return loss
+
+    with pytest.raises(outgrow.OutgrowError, match=r"puts the list of `.*lists\.1` at `.*losses`, and results"):
+        outgrow.compile(step, model=nn.Linear(4, 4), memory_budget="10TiB")(torch.ones(3, 4))
+    assert (log.losses, log.lists[1]) == ([], [])
+
+
+def test_objects_that_a_step_makes_are_others_in_each_call() -> None:
+    """Also where nothing of the step is in them; what was there before stays the same one."""
+    model, log, kept = nn.Linear(4, 4), Log(), Latest(0.5, 3)
+
+    def step(x: Tensor) -> Tensor:
+        loss = model(x).sum()
+        log.made = Windows()
+        log.made.update(one=1, loss=loss)
+        log.by_name["kept"] = kept
+        return loss
+
+    ran, made = outgrow.compile(step, model=model, memory_budget="10TiB"), list[Any]()
+    for _ in range(3):
+        ran(torch.ones(3, 4))
+        made.append(log.made)
+        assert [*log.made.meters] == ["one", "loss"]
+        assert log.by_name["kept"] is kept
+        log.made.meters["one"].update(5)
+    assert made[1] is not made[2]
+    assert made[1].meters["one"] is not made[2].meters["one"]
+    assert [item.meters["one"].count for item in made] == [2, 2, 2]
+
+
+def test_an_object_that_a_step_puts_at_two_places_is_refused() -> None:
+    """Each call would put two there."""
+    log = Log()
+
+    def step(x: Tensor) -> Tensor:
+        loss = x.sum()
+        log.made = log.by_name["made"] = Meter()
+        log.made.update(loss.item(), 1)
+        return loss
+
+    with pytest.raises(outgrow.OutgrowError, match="a Meter holds numbers of tensors"):
+        outgrow.compile(step, model=nn.Linear(4, 4), memory_budget="10TiB")(torch.ones(3, 4))
 
 
 def test_a_dictionary_that_is_filled_without_names_may_be_emptied() -> None:

@@ -76,12 +76,24 @@ def test_a_path_is_followed_through_the_code(function: Callable[..., object]) ->
 
 
 def test_what_is_no_name_ends_a_path() -> None:
-    """An index, an operation, and what a call returns."""
+    """A slice, an operation, and what a call returns."""
 
     def function(given: Any) -> object:
-        return given[0].one, given.list()[1].two, (given.first + given.other).three, given.made().four
+        return given[1:].one, given.list()[1].two, (given.first + given.other).three, given.made().four
 
     assert paths(function) == {"given", "given.list", "given.first", "given.other", "given.made"}
+
+
+def test_an_index_leads_to_each_entry() -> None:
+    """So does `get` of a key that no word names; what is searched for a key is asked for it."""
+
+    def function(given: Any, key: Any) -> object:
+        given.some[key] += 1
+        return given[0].one[key].two, given.get(key).three, key in given.other
+
+    assert paths(function) >= {"given.[].one.[].two", "given.[].three", "given.some.[]", "given.other.__contains__"}
+    whole = {".".join(path.names) for path in reads(function.__code__).whole}
+    assert whole.isdisjoint(("given", "given.some", "given.other"))
 
 
 def test_a_call_is_known_with_what_it_is_given() -> None:

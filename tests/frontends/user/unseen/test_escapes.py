@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
 from io import StringIO
 from pdb import Pdb
+from typing import TypeVar
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from outgrow.frontends.tracing.capture import capture
 
 pytestmark = pytest.mark.nothing_frozen
 
+T = TypeVar("T")
 LOGS: list[list[object]] = [[]]
 
 
@@ -36,6 +38,12 @@ class Remembering(nn.Module):
         self.losses.append(x.square().mean())
         self.last = self.linear(x) * self.mask
         return self.last.sum() + self.losses[0]
+
+
+def only(of: list[T]) -> T:
+    """Return what is in a list, on no path that a step names."""
+    (found,) = of
+    return found
 
 
 def captured(step: Callable[[Tensor, nn.Module], object]) -> None:
@@ -62,19 +70,19 @@ def test_a_loss_in_a_list_without_a_name_is_refused() -> None:
 
     def number(x: Tensor, model: nn.Module) -> Tensor:
         loss = model(x)
-        LOGS[0].append(loss.item())
+        only(LOGS).append(loss.item())
         return loss
 
     def tensor(x: Tensor, model: nn.Module) -> Tensor:
-        kept[0]["loss"] = model(x).detach()
+        only(kept)["loss"] = model(x).detach()
         return x
 
     def lately(x: Tensor, model: nn.Module) -> Tensor:
-        latest[0].append(model(x).detach())
+        only(latest).append(model(x).detach())
         return x
 
     def on_device(x: Tensor, model: nn.Module) -> Tensor:
-        counters[0][x.device] = model(x).detach()
+        only(counters)[x.device] = model(x).detach()
         return x
 
     for step, message in (
@@ -131,7 +139,7 @@ def test_what_the_program_has_frozen_stays_frozen(frozen: list[Tensor]) -> None:
     before, without_a_name = gc.get_freeze_count(), [frozen]
 
     def keeping(x: Tensor, model: nn.Module) -> Tensor:
-        without_a_name[0].append(model(x))
+        only(without_a_name).append(model(x))
         return x
 
     captured(lambda x, model: model(x))

@@ -7,6 +7,7 @@ outside     the numbers at these locations, things that a step uses, and its hel
 said        what it prints and logs
 belongings  what is at these locations, and below, in case that the step is refused
 gathered    results that it leaves there, and what goes on by them
+made        objects of the user's that it makes, with results in them
 counts      which numbers a step only counts up
 taken       what a step takes out of what is outside, so that it is gone
 """

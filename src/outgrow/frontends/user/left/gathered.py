@@ -27,13 +27,16 @@ import numpy as np
 import torch.utils._pytree as pytree
 from torch import SymFloat, SymInt
 
+from outgrow.errors import Uncapturable
 from outgrow.frontends.user.filling import differ, is_container, refill
 from outgrow.frontends.user.left.attributes import Read, is_empty
 from outgrow.frontends.user.left.changes import Change, Changed
+from outgrow.frontends.user.left.made import is_made, put_together, taken_apart
 from outgrow.frontends.user.left.outside import Outside
 from outgrow.frontends.user.reach.configuration import NUMBERS, is_settled
 from outgrow.frontends.user.reach.containers import open_containers
 from outgrow.frontends.user.reach.locations import MISSING, Location
+from outgrow.frontends.user.refusals import DROP_IN
 from outgrow.frontends.user.training.plain import Numbers, NumberSlot
 from outgrow.frontends.user.training.state import OutsideSlot
 from outgrow.frontends.user.unreadable import Unreadable
@@ -60,7 +63,7 @@ class ListSlot:
     def leave(self, items: Any) -> None:
         """Append what a call does."""
         there: Any = self.location.read()
-        there.extend(items)
+        there.extend(put_together(items))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,7 @@ class PlaceSlot:
 
     def leave(self, value: object) -> None:
         """Put what a call does."""
-        self.location.write(value)
+        self.location.write(put_together(value))
 
 
 GoingOn: TypeAlias = NumberSlot | ListSlot | PlaceSlot
@@ -119,6 +122,14 @@ class _Held:
             gone = next((at for at in starts if all(map(is_, now, self.copy[at:]))), count)
         stays = len(now) >= count - gone and all(map(is_, now, self.copy[gone:]))
         return now[count - gone :] if stays else []
+
+    def is_window(self) -> bool:
+        """Whether a deque without a greatest length stands for one with it."""
+        return isinstance(self.stand_in, deque) and self.stand_in is not self.value
+
+    def now(self) -> list[object]:
+        """Return what is in it now, or was appended."""
+        return self.stand_in.items if isinstance(self.stand_in, _Taking) else [*self.stand_in]
 
     def put(self) -> None:
         """Put the other one in its place, wherever that is."""
@@ -158,6 +169,7 @@ class Gathering:
         keys = {slot.key for slot in going_on if isinstance(slot, OutsideSlot | ListSlot | PlaceSlot)}
         replaced = {slot.key for slot in going_on if isinstance(slot, PlaceSlot)}
         self._outside = outside
+        self._known = {id(there) for there, _ in outside.belongings.containers}
         self._used = {item.location.key for item in outside.things}
         self._tables = _tables(locations, outside)
         entries = [table.place(key) for table in self._tables for key in table.known]
@@ -203,7 +215,7 @@ class Gathering:
             stand_ins = [place for held in self._lists if held.stand_in is not held.value for place in held.locations]
             changed = [item.location for item in (*self._placed(), *self._replaced())]
             own = [held for held in self._lists if held.stand_in is held.value]
-            appended = [held for held in own if held.appended() or not _has_results([*held.value])]
+            appended = [held for held in own if held.appended() or not self._has_results([*held.value])]
             places = (*changed, *self._waiting, *self._covered.values(), *stand_ins)
             for place in sorted(places, key=lambda place: len(place.path)):  # what is below may be of another object
                 _, before = self._before.get(place.key, (place, MISSING))
@@ -260,14 +272,48 @@ class Gathering:
         return [item.location for item in (*self._placed(), *self._replaced(), *things)]
 
     def results(self) -> dict[ListSlot | PlaceSlot, object]:
-        """Return what was put somewhere, and what was appended to lists: to those that are used, only with results."""
+        """Return what was put somewhere, and what was appended to lists.
+
+        To those that are used only if results are in them: what is filled otherwise is a change.
+        """
         found: dict[ListSlot | PlaceSlot, object] = {}
+        self._check_windows()
+        self._check_unmoved()
         for held in self._lists:
             items, is_used = held.appended(), held.among(self._used)
             location = held.place()
-            if items and location is not None and (_has_results(items) or not is_used):
+            has_results = self._has_results(items) or self._has_results([*held.value])
+            if items and location is not None and (has_results or not is_used):
                 found[ListSlot(location.key, location, type(held.value), is_used)] = items
-        return {**found, **self._placed()}
+        met = set[int]()
+        return {slot: taken_apart(value, self._known, met) for slot, value in {**found, **self._placed()}.items()}
+
+    def _check_windows(self) -> None:
+        """Refuse a step that changes a deque of a greatest length, which nobody looks at, otherwise than it may."""
+        for held in self._lists:
+            is_changed = held.is_window() and not held.appended() and differ(held.now(), held.copy)
+            if is_changed and held.place() is not None:
+                raise Uncapturable(
+                    f"the step does more to `{held.locations[0].name}`, a deque with a maxlen, than to append to it; "
+                    f"return what is to be there, and do it after the step{DROP_IN}"
+                )
+
+    def _check_unmoved(self) -> None:
+        """Refuse a step that puts a list with results at another place: each call would have to move it on."""
+        gone = [held for held in self._lists if held.place() is None and self._has_results(held.now())]
+        for held in gone:
+            there = next((place for place, _ in self._before.values() if place.own() is held.stand_in), None)
+            if there is not None:
+                name = held.locations[0].name
+                raise Uncapturable(
+                    f"the step puts the list of `{name}` at `{there.name}`, and results into it, which each call would "
+                    f"have to do with another list; return the results, and append them after the step{DROP_IN}"
+                )
+
+    def _has_results(self, value: object) -> bool:
+        """Whether there is anything in a value that has no content while the step is captured."""
+        open_containers(value)
+        return any(map(is_empty, pytree.tree_leaves(taken_apart(value, self._known))))
 
     def _placed(self) -> dict[PlaceSlot, object]:
         """Return what is somewhere else than it was, and has results in it, with all that lies below it.
@@ -275,18 +321,21 @@ class Gathering:
         What is new in a dictionary comes with the results that are new there, so that it is in order.
         """
         new, counting = list(self._new()), {item.location.key for item in self._outside.numbers}
-        results = [place for place, _, now in new if _has_results(now)]
+        results = [place for place, _, now in new if self._has_results(now)]
         tables = {place.above().key for place in results} & {table.location.key for table in self._tables}
         found: dict[PlaceSlot, object] = {}
         for place, before, now in new:
             is_number = isinstance(now, SymInt | SymFloat)
             is_new = before is MISSING or place.key in self._covered
-            comes_along = is_new and place.above().key in tables and (is_number or is_settled(now))
+            comes_along = is_new and place.above().key in tables and (is_number or self._may_come_along(now))
             goes_on = is_number and (place.key in counting or isinstance(before, np.generic))  # which this is none of
-            is_own = _has_results(now) and not goes_on
+            is_own = self._has_results(now) and not goes_on
             if (is_own or comes_along) and not any(map(place.is_below, results)):
                 found[PlaceSlot(place.key, place, type(place.owner()), place.key in self._used)] = now
         return found
+
+    def _may_come_along(self, value: object) -> bool:
+        return is_settled(value) or is_made(value, self._known)
 
     def _replaced(self) -> tuple[Changed, ...]:
         """Return where something else is that has a content, or nothing, and nothing else tells: no number or thing."""
@@ -309,12 +358,6 @@ class Gathering:
             if is_other and is_there and id(now) not in stand_ins and type(now) is not _Waiting:
                 yield place, before, now
         yield from ((place, MISSING, place.own()) for place in come)
-
-
-def _has_results(value: object) -> bool:
-    """Whether there is anything in a value that has no content while the step is captured."""
-    open_containers(value)
-    return any(map(is_empty, pytree.tree_leaves(value)))
 
 
 def _tables(locations: Collection[Location], outside: Outside) -> list[_Table]:

@@ -22,6 +22,7 @@ from outgrow.frontends.user.filling import (
     Container,
     copied,
     differ,
+    entries,
     is_container,
     refill,
 )
@@ -75,24 +76,29 @@ class Number:
 class Thing:
     """Something else that a step uses, by what describes it, or by its truth if only that is asked.
 
+    Of a container that is used `by_entries` the numbers that it has count by themselves, at locations of their own, and
+    of other entries only the types.
+
     While the step is captured it is `held`, with a `copy` of what is in a container, or in a small array.
     """
 
     location: Location
     is_asked: bool
+    by_entries: bool
     description: Hashable
     held: object
     copy: Container | Array | None
 
     @staticmethod
-    def at(location: Location, *, is_asked: bool) -> "Thing":
+    def at(location: Location, *, is_asked: bool = False, by_entries: bool = False) -> "Thing":
         """Return what is there now."""
         value = location.read()
-        return Thing(location, is_asked, _described(value, is_asked=is_asked), value, copied(value))
+        description = _described(value, is_asked=is_asked, by_entries=by_entries)
+        return Thing(location, is_asked, by_entries, description, value, copied(value))
 
     def still_holds(self) -> bool:
         """Whether it is described as it was."""
-        return self.description == _described(self.location.read(), is_asked=self.is_asked)
+        return self.description == _described(self.location.read(), is_asked=self.is_asked, by_entries=self.by_entries)
 
     def changed(self) -> Change | None:
         """Return what is there now, if that is something else, and is known by what describes it.
@@ -104,9 +110,16 @@ class Thing:
             is_known = not is_opaque(now) and not any(map(is_empty, pytree.tree_leaves(now)))
             return Changed(self.location, now) if is_known else None
         copy = copied(now)
-        if self.copy is None or copy is None or not differ(self.copy, copy, is_same) or not is_settled(copy):
+        if self.copy is None or copy is None or not self._is_refilled(copy) or not is_settled(copy):
             return None
         return Filled(self.location, self.copy, copy)
+
+    def _is_refilled(self, copy: Container | Array) -> bool:
+        """Whether there is something else in a container, beside numbers that count by themselves."""
+        if self.copy is None or not self.by_entries:
+            return self.copy is not None and differ(self.copy, copy, is_same)
+        has_other_keys = isinstance(copy, dict) and [*copy] != [*self.copy]
+        return has_other_keys or differ([*entries(self.copy)], [*entries(copy)], _is_same_beside_numbers)
 
     def put_back(self) -> None:
         """Put back what was there, and into a container what was in it."""
@@ -140,9 +153,12 @@ class Outside:
         """Note what is at some locations; what is in a module or optimizer of a `signed` identity is in signatures."""
         locations = [location for location in reached.locations if not location.is_signed(signed)]
         found = [item for item in map(Number.at, locations) if _is_number(item.value) or item.location.may_come()]
-        counting = (reached.whole | reached.asked) - {item.location.key for item in found}
-        used = [item for item in locations if item.key in counting]
-        things = [Thing.at(item, is_asked=item.key in reached.asked) for item in used if _counts(item.read())]
+        counting = (reached.whole | reached.by_entries | reached.asked) - {item.location.key for item in found}
+        used = [item for item in locations if item.key in counting and _counts(item.read())]
+        things = [
+            Thing.at(item, is_asked=item.key in reached.asked, by_entries=item.key in reached.by_entries)
+            for item in used
+        ]
         return Outside(tuple(found), tuple(things), codes=reached.codes, belongings=Belongings.of(locations))
 
     def modules(self) -> Iterator[nn.Module]:
@@ -201,7 +217,18 @@ def _counts(value: object) -> bool:
     return value is not MISSING and not is_configuration(value)
 
 
-def _described(value: object, *, is_asked: bool) -> Hashable:
+def _described(value: object, *, is_asked: bool, by_entries: bool) -> Hashable:
     if value is MISSING:
         return MISSING
+    if by_entries and is_container(value):
+        return (type(value), tuple(value) if isinstance(value, dict) else None, tuple(map(_kind, entries(value))))
     return (type(value), bool(value) if is_asked and is_container(value) else content(value))
+
+
+def _is_same_beside_numbers(one: object, other: object) -> bool:
+    return (_is_number(one) and _is_number(other)) or is_same(one, other)
+
+
+def _kind(entry: object) -> type | None:
+    """Return the type of an entry that is no number."""
+    return None if _is_number(entry) else type(entry)

@@ -117,7 +117,10 @@ class Location:
         """Put a value there, or what had not been there away."""
         owner, name = self.owner(), self.path[-1]
         table = self.root if len(self.path) == 1 else _table(owner)
-        if isinstance(table, CellType):
+        if isinstance(owner, list | deque) and type(name) is int:
+            if value is not MISSING and name < len(owner):
+                owner[name] = value
+        elif isinstance(table, CellType):
             table.cell_contents = value
         elif isinstance(owner, type) or (owner is not MISSING and (table is None or _is_slot(owner, name))):
             _set(owner, name, value)

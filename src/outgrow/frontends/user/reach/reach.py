@@ -2,7 +2,7 @@
 
     variables     that it closes over, and global ones
     attributes    of what is in a variable, or of the object that it is a method of: `self.count`, `config.loss.weight`
-    entries       of dictionaries, under words: `state["step"]`
+    entries       of dictionaries, under words: `state["step"]`; by an index, each of a few: `meters[name].total`
     modules       that its code imports itself, and what is in them
 
 What it calls by name, a function, a method or an object of the user's, is looked at as well, with what it is given, and
@@ -15,7 +15,7 @@ an attribute of an object in a list, is not seen.
 
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from importlib.util import resolve_name
@@ -27,15 +27,18 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.optim import Optimizer
 
+from outgrow.frontends.user.filling import is_container
 from outgrow.frontends.user.lines import is_of_a_library
 from outgrow.frontends.user.reach.configuration import NUMBERS, is_configuration, is_opaque, is_settled
 from outgrow.frontends.user.reach.functions import wrapped_by, wraps
 from outgrow.frontends.user.reach.hooks import hooks
 from outgrow.frontends.user.reach.locations import MISSING, Location, is_of_a_package, is_of_the_user, of_class
-from outgrow.frontends.user.reach.reads import IMPORT, SUPER, Path, reads
+from outgrow.frontends.user.reach.reads import EACH, IMPORT, SUPER, Path, reads
 
 _WRITING = frozenset(("add", "append", "clear", "discard", "extend", "update"))
 """Methods of containers that write, and for which what is there does not count."""
+_OF_KEYS = frozenset(("__contains__", "get", "keys", "setdefault"))
+"""Methods of dictionaries that look at no entry, or only at the one that is asked for."""
 _BLIND = frozenset(("callable", "hasattr", "id", "isinstance", "issubclass", "print", "super", "type"))
 """Functions of Python's that look at no content of what they are given."""
 _PASSES = ("forward", "setup_context", "backward", "vmap", "jvp")
@@ -44,7 +47,7 @@ _PLAIN = (dict, list, tuple, deque, set, frozenset)
 _OWNING = (*_PLAIN, ndarray, Tensor, nn.Module)
 """Whose methods read what they have."""
 _MOST_FUNCTIONS = 1 << 12
-_MOST_ITEMS = 256
+_MOST_ITEMS, _FEW = 256, 64
 _DEEPEST = 3
 """Objects of packages are looked into this far."""
 _LONGEST = 16
@@ -84,13 +87,14 @@ _NAMED = _Given(is_called=False)
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """Locations; the keys of those at which something is used as a whole, and at which only the truth is asked.
+    """Locations; the keys of those at which something is used as a whole, by its entries, or only by its truth.
 
     `codes` are the functions that were looked at, with the code that they had.
     """
 
     locations: Locations
     whole: frozenset[Key]
+    by_entries: frozenset[Key]
     asked: frozenset[Key]
     codes: tuple[tuple[FunctionType, CodeType], ...]
 
@@ -119,8 +123,9 @@ def reached(
     for function in (*hooks(models, optimizers), *filter(_is_function, (*args, *(kwargs or {}).values()))):
         reach.meet(function, _Given())
     codes = {id(function): (function, function.__code__) for function in reach.functions.values()}
-    asked = frozenset(reach.asked - reach.whole)
-    return Reached(tuple(reach.locations.values()), frozenset(reach.whole), asked, tuple(codes.values()))
+    whole, by_entries = frozenset(reach.whole), frozenset(reach.by_entries - reach.whole)
+    asked = frozenset(reach.asked - reach.whole - by_entries)
+    return Reached(tuple(reach.locations.values()), whole, by_entries, asked, tuple(codes.values()))
 
 
 def _is_function(value: object) -> bool:
@@ -133,6 +138,7 @@ class _Reach:
 
     locations: dict[Key, Location] = field(default_factory=dict[Key, Location])
     whole: set[Key] = field(default_factory=set[Key])
+    by_entries: set[Key] = field(default_factory=set[Key])
     asked: set[Key] = field(default_factory=set[Key])
     functions: dict[object, FunctionType] = field(default_factory=dict[object, FunctionType])
     holders: dict[tuple[str, int], Location] = field(default_factory=dict[tuple[str, int], Location])
@@ -195,26 +201,69 @@ class _Reach:
         known = self._of_defaults(function) | known
         found = reads(function.__code__)
         for path in found.paths:
-            for location in _locations(function, path, known):
+            for location in self._locations(function, path, known):
                 self._note(location)
+                self._note_written(location)
                 self._follow(location, is_of_super=SUPER in path.names)
         for call in found.calls:
             handed = _Given(
-                tuple([_all_locations(function, paths, known) for paths in call.positions]),
-                tuple([(name, _all_locations(function, paths, known)) for name, paths in call.keywords]),
+                tuple([self._all_locations(function, paths, known) for paths in call.positions]),
+                tuple([(name, self._all_locations(function, paths, known)) for name, paths in call.keywords]),
             )
-            callees = list(_locations(function, call.callee, known))
+            callees = list(self._locations(function, call.callee, known))
             met = [self._follow(callee, handed, is_of_super=SUPER in call.callee.names) for callee in callees]
-            self._use(callee.above() for callee in callees if _reads_all(callee))
+            for callee in filter(_reads_all, callees):
+                looks_at_keys = callee.path[-1] in _OF_KEYS and isinstance(callee.owner(), dict)
+                if looks_at_keys and _names_in(callee.owner()) is not None:
+                    self._use_entries(callee.above())
+                else:
+                    self._use([callee.above()])
             if call.callee.names == ("getattr",) and not call.callee.is_local:
                 self._use_numbers(location for locations in handed.positions[:1] for location in locations)
             if not any(met) and (call.callee.is_local or call.callee.names[0] not in _BLIND):
                 self._use(location for locations in handed.all() for location in locations)
-        self._use(_all_locations(function, found.whole, known))
-        for location in _all_locations(function, found.asked, known):
+        self._use(self._all_locations(function, found.whole, known))
+        for location in self._all_locations(function, found.asked, known):
             self._note(location)
             self.asked.add(location.key)
         return True
+
+    def _locations(self, function: FunctionType, path: Path, known: Mapping[str, Locations]) -> Iterator[Location]:
+        """Yield where a path of a function goes on, below each of the entries of which it reads one."""
+        for location in _locations(function, path, known):
+            yield from self._expanded(location, _FEW)
+
+    def _all_locations(
+        self, function: FunctionType, paths: Sequence[Path], known: Mapping[str, Locations]
+    ) -> Locations:
+        """Return each once: a function that hands on to itself what it was given would see ever more of them."""
+        found = (location for path in paths for location in self._locations(function, path, known))
+        return tuple({location.key: location for location in found}.values())
+
+    def _expanded(self, location: Location, most: int) -> Iterator[Location]:
+        """Yield a location, or one for each entry on its path; where there are too many, what has them is a whole."""
+        if EACH not in location.path:
+            yield location
+            return
+        at = location.path.index(EACH)
+        holder, rest = replace(location, path=location.path[:at]), location.path[at + 1 :]
+        names = _names_in(holder.read())
+        if names is None or len(names) > most:
+            self._use((holder,))
+            return
+        self._use_entries(holder)
+        for name in names:
+            yield from self._expanded(holder.below((name, *rest)), most // len(names))
+
+    def _note_written(self, location: Location) -> None:
+        """Note all entries of a list, if it is one that is written by an index."""
+        if location.path[-1] == "update" and isinstance(location.owner(), list | deque):
+            for entry in self._expanded(location.above().below((EACH,)), _FEW):
+                self._note(entry)
+
+    def _use_entries(self, location: Location) -> None:
+        self._note(location)
+        self.by_entries.add(location.key)
 
     def _note(self, location: Location) -> None:
         self.locations.setdefault(location.key, location)
@@ -327,6 +376,14 @@ def _reads_all(callee: Location) -> bool:
     return is_method and not (only_writes and not isinstance(owner, Counter))  # which adds to what is there
 
 
+def _names_in(value: object) -> Collection[object] | None:
+    """Return the keys of a dictionary, or the places in a list; None for others, and for keys that are not plain."""
+    if not is_container(value) or isinstance(value, set):
+        return None
+    names = value if isinstance(value, dict) else range(len(value))
+    return names if len(names) <= _FEW and all(type(name) in NUMBERS for name in names) else None
+
+
 def _operators(kind: type) -> Iterator[FunctionType]:
     """Yield the methods of a class that operators, blocks and loops call: those with names like `__getitem__`."""
     for name, value in (item for base in kind.__mro__ if is_of_the_user(base) for item in vars(base).items()):
@@ -334,8 +391,8 @@ def _operators(kind: type) -> Iterator[FunctionType]:
             yield value
 
 
-def _locations(function: FunctionType, path: Path, known: Mapping[str, Locations]) -> Iterator[Location]:
-    """Yield where a path of a function goes on: from a parameter, a closure, a global variable, or a module."""
+def _locations(function: FunctionType, path: Path, known: Mapping[str, Locations]) -> list[Location]:
+    """Return where a path of a function goes on: from a parameter, a closure, a global variable, or a module."""
     name, *rest = [name for name in path.names if name != SUPER]
     free, cells = function.__code__.co_freevars, function.__closure__
     if path.is_local:
@@ -347,7 +404,7 @@ def _locations(function: FunctionType, path: Path, known: Mapping[str, Locations
         found = [Location(cells[free.index(name)], (name, *rest))]
     else:
         found = [Location(function.__globals__, (name, *rest))] if name in function.__globals__ else []
-    yield from (location for location in found if len(location.path) <= _LONGEST)
+    return [location for location in found if len(location.path) <= _LONGEST]
 
 
 def _resolved(module: str, function: FunctionType) -> str | None:
@@ -356,9 +413,3 @@ def _resolved(module: str, function: FunctionType) -> str | None:
         return resolve_name(module, function.__globals__.get("__package__"))
     except ImportError:
         return None
-
-
-def _all_locations(function: FunctionType, paths: tuple[Path, ...], known: Mapping[str, Locations]) -> Locations:
-    """Return each once: a function that hands on to itself what it was given would see ever more of them."""
-    found = (location for path in paths for location in _locations(function, path, known))
-    return tuple({location.key: location for location in found}.values())

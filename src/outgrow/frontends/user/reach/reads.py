@@ -6,9 +6,9 @@ variable, and as an argument of a call; where two ways meet (`one if flag else o
 `getattr(value, "word")`, `value.get("word")` or `"word" in value` names, and `vars(value)` is `value.__dict__`. What is
 imported within the function is on a path from its module on.
 
-What is reached by an index, or by a loop over a container, is on no path, but the container is used as a whole then.
-What is written by one is as if `update` was called. Of what the code only asks whether it is there, or empty, the truth
-is used.
+What is reached by an index is on the path of each entry. What is reached by a slice, or by a loop over a container, is
+on no path, but the container is used as a whole then. What is written by an index is as if `update` was called. Of what
+the code only asks whether it is there, or empty, the truth is used.
 """
 
 import dis
@@ -22,6 +22,8 @@ SUPER = "super()"
 """Stands in a path for `super()` of the value before, in a method of it."""
 IMPORT = "import"
 """Begins a path of what is imported; the name of the module, with dots before it if it is a relative one, is next."""
+EACH = "[]"
+"""Stands in a path for each entry of the value before: which one it is, only the step's Python says."""
 _LONGEST = 12
 """Attributes of attributes are followed this far."""
 _VARIABLES = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLOSURE", "LOAD_FAST")
@@ -93,7 +95,9 @@ class _Value:
     constant: object = None
 
     def below(self, name: object) -> "_Value":
-        return _Value(tuple([path.below(name) for path in self.paths]) if isinstance(name, str) else ())
+        if isinstance(name, slice):
+            return _UNKNOWN
+        return _Value(tuple([path.below(name if isinstance(name, str) else EACH) for path in self.paths]))
 
 
 _UNKNOWN = _Value()
@@ -183,7 +187,7 @@ class _Walk:
             self._push(owner.below(SUPER).below(item.argval), _effect(item) + 2)
         else:
             key, owner = self._pop(), self._pop()
-            self._use(key, *(() if isinstance(key.constant, str) else (owner,)))
+            self._use(key, *((owner,) if isinstance(key.constant, slice) else ()))
             self._push(owner.below(key.constant))
 
     def _import(self, name: str) -> None:
@@ -229,13 +233,25 @@ class _Walk:
             self.stack = _after(self.stack, item, jump=False)
         else:
             taken = _taken(self.stack, item)
-            if item.opname == "CONTAINS_OP" and len(taken) == 2 and isinstance(taken[1].constant, str):
-                self._note(taken[0].below(taken[1].constant).paths)
+            if item.opname == "CONTAINS_OP" and len(taken) == 2:
+                self._search(*taken)
             elif item.opname in _ASKING:
                 self._ask(*taken)
             elif item.opname != "POP_TOP":
                 self._use(*taken)
             self.stack = _after(self.stack, item, jump=False)
+            if item.opname == "BUILD_SLICE" and self.stack:
+                self.stack[-1] = _Value(constant=slice(None))
+
+    def _search(self, owner: _Value, item: _Value) -> None:
+        """Ask whether something is in a value."""
+        if isinstance(item.constant, str):
+            self._note(owner.below(item.constant).paths)
+            return
+        self._use(item)
+        method = owner.below("__contains__").paths
+        self._note(method)
+        self._note_call(method, (item.paths,), ())
 
     def _call(self, item: dis.Instruction) -> None:
         keywords, self.keywords = self.keywords, ()
@@ -255,7 +271,11 @@ class _Walk:
         self._note_call(callee, tuple(given[:by_position]), tuple(zip(keywords, given[by_position:], strict=False)))
         is_super = Path(is_local=False, names=("super",)) in callee and self.code.co_argcount > 0 and not given
         owner = self._variable(self.code.co_varnames[0], is_fast=True) if is_super else _UNKNOWN
-        self.stack.append(owner.below(SUPER))
+        entry = _entry_of(callee, values)
+        if entry is None:
+            self.stack.append(owner.below(SUPER))
+        else:
+            self._push(entry)
 
     def _variable(self, name: str, *, is_fast: bool) -> _Value:
         is_local = is_fast or name in self.code.co_cellvars
@@ -330,6 +350,12 @@ def _named_by_word(callee: Paths, given: Sequence[_Value]) -> _Value | None:
         if len(owners) == len(callee) and all(path.names[-1] in _GETTING for path in callee):
             return _Value(tuple(owners)).below(given[0].constant)
     return None
+
+
+def _entry_of(callee: Paths, given: Sequence[_Value]) -> _Value | None:
+    """Return what `value.get(key)` reads, where nobody knows the key; None for other calls."""
+    owners = [replace(path, names=path.names[:-1]) for path in callee if path.names[-1] in _GETTING]
+    return _Value(tuple(owners)).below(None) if given and owners and len(owners) == len(callee) else None
 
 
 def _taken(stack: Sequence[_Value], item: dis.Instruction) -> list[_Value]:
