@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -70,6 +70,21 @@ class Latest:
     count: int
 
 
+class Sum(NamedTuple):
+    """A sum in a tuple."""
+
+    loss: float = 0.0
+    count: int = 0
+
+
+class Table(dict[str, object]):
+    """A dictionary with attributes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total, self.count = 0.0, 0
+
+
 class Losses(list[object]):
     """A list of the user's."""
 
@@ -98,6 +113,7 @@ class Log:
         self.lists: list[Any] = [[], []]
         self.meters = [Window(), Window()]
         self.history: dict[str, Any] = {"train": {}, "counts": {"a": 0, "b": 5}, "sums": {}}
+        self.tuple, self.with_sum = Sum(), Table()
 
     @property
     def shown(self) -> object:
@@ -264,6 +280,15 @@ def setting_properties(log: Log, loss: Tensor, _x: Tensor) -> None:
     log.shown = loss.item()
 
 
+def adding_in_tuples(log: Log, loss: Tensor, x: Tensor) -> None:
+    log.tuple = Sum(log.tuple.loss + loss.item(), len(x))
+
+
+def adding_to_attributes_of_a_dictionary(log: Log, loss: Tensor, x: Tensor) -> None:
+    log.with_sum.total += loss.item()
+    log.with_sum.count += len(x)
+
+
 def reading_what_it_appends(log: Log, loss: Tensor, _x: Tensor) -> None:
     log.losses.append(loss.item())
     log.mean = sum(log.losses) / len(log.losses)  # type: ignore[arg-type]
@@ -302,6 +327,8 @@ GOING_ON: dict[str, tuple[Gather, int]] = {
     "sums and lists by name": (adding_by_name, 4),
     "counts by name": (counting_by_name, 4),
     "entries of lists": (writing_into_lists, 4),
+    "tuples": (adding_in_tuples, 3),
+    "attributes of dictionaries": (adding_to_attributes_of_a_dictionary, 3),
 }
 """What is gathered, and how many plans that may take: for the first step, for others, and for the shorter batch."""
 READ: dict[str, Gather] = {
@@ -340,6 +367,8 @@ def plain(value: Any) -> object:
         return ["tensor", value.dtype, value.tolist(), value.requires_grad]
     if isinstance(value, Meter | Latest | Window | Windows):
         return plain(vars(value))
+    if isinstance(value, Table):
+        return [plain({**value}), plain(vars(value))]
     if isinstance(value, dict):
         return [(name, plain(item)) for name, item in value.items()]
     return [type(value), *map(plain, value)] if isinstance(value, list | tuple | deque) else (type(value), value)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial, wraps
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -315,6 +315,19 @@ class Rate:
     rate = 1.0
 
 
+class Named(NamedTuple):
+    """A configuration that is a tuple."""
+
+    rate: float
+    config: Rate
+
+
+class Table(dict[str, float]):
+    """A dictionary with an attribute."""
+
+    rate: float
+
+
 class Where:
     """A descriptor."""
 
@@ -372,6 +385,8 @@ class Reading:
     def __init__(self) -> None:
         self.config, self.other = Rate(), Rate()
         self.rate = 1.0
+        self.named, self.table = Named(1.0, self.config), Table()
+        self.table.rate = 1.0
 
     described = Where()
 
@@ -417,6 +432,11 @@ READING = Called()
 READS: dict[str, tuple[Callable[[Tensor], Tensor], set[str]]] = {
     "of the class": (lambda x: x * READING.shared, {"READING.shared"}),
     "of a class itself": (lambda x: x * Rate.rate, {"Rate.rate"}),
+    "of a tuple": (
+        lambda x: x * READING.named.rate * READING.named.config.rate,
+        {"READING.named.rate", "READING.named.config.rate"},
+    ),
+    "of a dictionary": (lambda x: x * READING.table.rate, {"READING.table.__dict__.rate"}),
     "given to a function": (
         lambda x: scaled(x, READING.config, other=READING.other),
         {"READING.config.rate", "READING.other.rate"},

@@ -1,7 +1,7 @@
 """A location is read as Python looks attributes up, and written where a number belongs."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from torch import nn
@@ -33,6 +33,20 @@ class Slotted:
     own: float = 2.0
 
 
+class Named(NamedTuple):
+    """A number in a tuple."""
+
+    own: float = 2.0
+
+
+class Table(dict[str, float]):
+    """A dictionary with an attribute."""
+
+    def __init__(self) -> None:
+        super().__init__(entry=1.0)
+        self.own = 2.0
+
+
 def location(value: object, name: str) -> Location:
     return Location.holding("value", value).below((name,))
 
@@ -46,6 +60,8 @@ def location(value: object, name: str) -> Location:
         (Plain, "shared", 1.0, 1.0),
         (Derived, "shared", 1.0, MISSING),
         (Slotted(), "own", 2.0, 2.0),
+        (Named(), "own", 2.0, 2.0),
+        (Named(), "other", MISSING, MISSING),
         ({"own": 2.0}, "own", 2.0, 2.0),
         (Plain(), "other", MISSING, MISSING),
         (nn.Linear(1, 1), "in_features", 1, 1),
@@ -67,6 +83,27 @@ def test_a_number_is_written_where_it_belongs_and_goes_again(make: Any) -> None:
     at.write(own)
     assert (at.read(), at.own()) == (before, own)
     assert Plain.shared == 1.0
+
+
+def test_another_tuple_takes_the_place_of_one_that_gets_another_number() -> None:
+    """What others have of it stays as it was; it is the same one where there is nothing to change."""
+    table = {"value": (named := Named())}
+    at = Location(table, ("value", "own"))
+    at.write(named.own)
+    assert table["value"] is named
+    at.write(3.0)
+    assert (table["value"], named) == (Named(3.0), Named(2.0))
+
+
+def test_attributes_of_a_dictionary_are_no_entries() -> None:
+    """But where an entry has the name, it is meant."""
+    value = Table()
+    at, entry = (location(value, name).by_attributes() for name in ("own", "entry"))
+    at.write(3.0)
+    entry.write(4.0)
+    assert (value.own, value["entry"], list(value)) == (3.0, 4.0, ["entry"])
+    value["own"] = 5.0
+    assert location(value, "own").by_attributes().read() == 5.0
 
 
 def test_no_code_of_the_users_runs() -> None:

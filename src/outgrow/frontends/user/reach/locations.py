@@ -1,7 +1,8 @@
 """Where is a value that a step finds outside? In a variable, or below one, by attributes and words.
 
 An attribute is that of the object itself or, where it has none of the name, that of its class, as Python looks it up,
-but no code of the user's runs for it: a property is no value. Modules and classes of libraries are not looked into.
+but no code of the user's runs for it: a property is no value. A tuple has the attributes that its class gives names;
+where one is to be another, so is the tuple. Modules and classes of libraries are not looked into.
 """
 
 import sys
@@ -60,6 +61,17 @@ class Location:
         """Whether it is read of what is at another location."""
         (root, path), (above, names) = self.key, other.key
         return root == above and len(path) > len(names) and path[: len(names)] == names
+
+    def by_attributes(self) -> "Location":
+        """Return the same location, by way of the attributes of dictionaries where they have no such entry."""
+        value, path = self._variable(), [*self.path[:1]]
+        for name in self.path[1:]:
+            if isinstance(value, dict) and name not in value and hasattr(value, "__dict__") and name in vars(value):
+                path.append("__dict__")
+                value = vars(value)
+            path.append(name)
+            value = _part(value, name)
+        return Location(self.root, tuple(path), self.held)
 
     def above(self) -> "Location":
         """Return the location of what it is read of."""
@@ -120,6 +132,8 @@ class Location:
         if isinstance(owner, list | deque) and type(name) is int:
             if value is not MISSING and name < len(owner):
                 owner[name] = value
+        elif isinstance(owner, tuple) and name in _fields(owner):
+            self._put_into_tuple(owner, value)
         elif isinstance(table, CellType):
             table.cell_contents = value
         elif isinstance(owner, type) or (owner is not MISSING and (table is None or _is_slot(owner, name))):
@@ -128,6 +142,11 @@ class Location:
             table.pop(name, None)
         elif table is not None:
             table[name] = value
+
+    def _put_into_tuple(self, owner: Any, value: object) -> None:
+        """Put another tuple in the place of the one that has this field, unless it has the value."""
+        if self.own() is not value and value is not MISSING:
+            self.above().write(owner._replace(**{self.path[-1]: value}))
 
     def _variable(self) -> object:
         if isinstance(self.root, CellType):
@@ -187,9 +206,11 @@ def _own_part(value: object, name: Any) -> object:
         return value[name] if name < len(value) else MISSING
     if isinstance(value, type):
         return vars(value).get(name, MISSING) if is_of_the_user(value) else MISSING
+    if isinstance(value, tuple) and name in _fields(value):
+        return tuple[object, ...].__getitem__(value, _fields(value).index(name))
     table = _table(value)
-    if name == "__dict__" and not isinstance(value, dict):
-        return MISSING if table is None else table
+    if name == "__dict__" and hasattr(value, "__dict__"):
+        return MISSING if table is None else vars(value) if isinstance(value, dict) else table
     if table is not None and name in table:
         return table[name]
     if isinstance(value, nn.Module):
@@ -205,6 +226,11 @@ def _part(value: object, name: Any) -> object:
     if own is not MISSING or isinstance(value, dict) or _is_slot(value, name):
         return own
     return next(of_class(value, name), MISSING)
+
+
+def _fields(value: Any) -> tuple[str, ...]:
+    """Return the names of the entries of a tuple; most have none."""
+    return value._fields if hasattr(type(value), "_fields") else ()
 
 
 def _is_slot(value: object, name: Any) -> bool:

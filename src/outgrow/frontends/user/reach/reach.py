@@ -242,6 +242,7 @@ class _Reach:
 
     def _expanded(self, location: Location, most: int) -> Iterator[Location]:
         """Yield a location, or one for each entry on its path; where there are too many, what has them is a whole."""
+        location = location.by_attributes()
         if EACH not in location.path:
             yield location
             return
