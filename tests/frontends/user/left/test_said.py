@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 from io import StringIO
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -65,6 +66,8 @@ def logged(_count: Count, loss: Tensor) -> None:
     LOGGER.info("loss %.3f of %s", loss.item(), "all")
     LOGGER.warning(f"loss {loss.item():.3f}")  # noqa: G004 - people do
     LOGGER.info("%(loss)s", {"loss": loss.item()})
+    LOGGER.info("%(all)d", {"all": 2})
+    LOGGER.info("%r of %d", [1, "two"], np.int64(3))
     LOGGER.debug("nobody hears %s", loss.item())
     try:
         int("in a step")
@@ -127,6 +130,43 @@ def test_what_is_said_is_said_in_every_call(case: str, log: StringIO, capsys: py
     assert plans_of(say, "10TiB") <= most
     assert capsys.readouterr().out == expected
     assert log.getvalue() == logged * 2
+
+
+def test_what_a_record_has_beside_its_message_is_of_each_call() -> None:
+    """By `extra`, in its place among what others need of records."""
+    records: list[logging.LogRecord] = []
+    LOGGER.addFilter(filtered := lambda record: not records.append(record))
+
+    def say(_count: Count, loss: Tensor) -> None:
+        LOGGER.warning("a step", extra={"loss": loss.item(), "of": 3})
+
+    def noted(budget: str | None) -> list[list[object]]:
+        records.clear()
+        plans_of(say, budget)
+        return [[[*vars(record)], vars(record)["loss"], vars(record)["of"]] for record in records]
+
+    assert noted("10TiB") == noted(None)
+    LOGGER.removeFilter(filtered)
+
+
+def test_levels_that_are_set_between_calls_are_heard(log: StringIO) -> None:
+    """Of the logger, of those above it, and of all."""
+    each = (logging.INFO, 0)
+    levels = (each, (logging.ERROR, 0), (logging.INFO, logging.INFO), each, each, each)
+    model = nn.Linear(4, 4)
+
+    def step(x: Tensor) -> None:
+        model(x).sum().backward()
+        LOGGER.info("a step")
+
+    ran = outgrow.compile(step, model=model, memory_budget="10TiB")
+    heard: list[int] = []
+    for level, disabled in levels:
+        LOGGER.setLevel(level)
+        logging.disable(disabled)
+        ran(torch.ones(2, 4))
+        heard.append(log.getvalue().count("a step"))
+    assert heard == [1, 1, 1, 2, 3, 4]
 
 
 def kept(_count: Count, loss: Tensor) -> None:

@@ -2,7 +2,7 @@
 
 numbers, words      are part of the graph, so a captured step serves while all of them are as they were
 things              that it uses, such as a list of weights, a function, or a tensor, decide what the graph is as well
-helpers             modules and scalers that it runs: `frontends.user.reach.helpers`
+helpers             modules, scalers and loggers that it runs: `frontends.user.reach.helpers`
 
 What the step itself changes, a number or a container, is put back after the capture, and set after each call as the
 captured step left it. The locations are found once, at the capture (`frontends.user.reach.reach`), and compared before
@@ -177,7 +177,7 @@ class Outside:
         """Return the name of something that is something else now."""
         met = Met()
         named = (item.location.name for item in (*self.numbers, *self.things) if not item.still_holds())
-        run = ("a module or a scaler that it runs" for item in self.helpers if not item.still_holds(met))
+        run = ("a module, a scaler or a logger that it runs" for item in self.helpers if not item.still_holds(met))
         exchanged = (function.__qualname__ for function, code in self.codes if function.__code__ is not code)
         return next(chain(named, run, exchanged), None)
 

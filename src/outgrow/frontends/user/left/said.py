@@ -23,6 +23,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import islice, product
+from numbers import Number
 from types import FrameType
 from typing import Any, NamedTuple, TypeAlias
 from unittest.mock import patch
@@ -59,6 +60,20 @@ class _Text(NamedTuple):
         pairs = zip(numbers, self.formats, strict=True)
         texts = iter([_MARK if number is None else format(number, form) for number, form in pairs])
         return _MARKED.sub(lambda _: next(texts), self.marked)
+
+
+@dataclass(frozen=True, slots=True)
+class _AsItWas:
+    """Stands for an object that may be another by the time of the call."""
+
+    text: str
+    shown: str
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return self.shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +143,10 @@ class Saying:
             rest = {name: value for name, value in vars(record).items() if name not in ("msg", "args", "exc_info")}
             if record.exc_info:  # its frames have tensors without contents
                 rest["exc_text"] = logging.Formatter().formatException(record.exc_info)
-            self._note(partial(_logged, logger, rest), (self._kept(record.msg), *map(self._kept, args)), {})
+            results = {name: self._kept(value) for name, value in rest.items() if _has_results(value)}
+            rest |= dict.fromkeys(results)
+            said = (results, self._kept(record.msg), *map(self._kept, args))
+            self._note(partial(_logged, logger, rest), said, {})
 
         return handled
 
@@ -142,9 +160,11 @@ class Saying:
             self._said.update(marks)
             numbers, formats = zip(*(self._marks[mark][:2] for mark in marks), strict=True)
             return _Text(item, numbers, formats)
-        if any(map(is_empty, pytree.tree_leaves(item))):
+        if _has_results(item):
             return pytree.tree_map_only(Tensor, _as_it_is, item)
-        found = item if isinstance(item, bool | int | float | str | None) else str(item)
+        if isinstance(item, dict) and item:  # whose entries a text may name
+            return {name: self._kept(value) for name, value in item.items()}
+        found = item if isinstance(item, Number | str | None) else _AsItWas(str(item), repr(item))
         if "FakeTensor(" in str(found):
             raise Uncapturable(f"{present_line() or NO_LINE}: {CONTENT}{DROP_IN}")
         return found
@@ -243,8 +263,14 @@ def _makes_text(node: ast.expr) -> bool:
     return isinstance(function, ast.Name) and function.id in ("format", "repr", "str")
 
 
-def _logged(logger: logging.Logger, rest: Mapping[str, object], message: object, *args: object) -> None:
+def _has_results(item: object) -> bool:
+    return any(map(is_empty, pytree.tree_leaves(item)))
+
+
+def _logged(
+    logger: logging.Logger, rest: Mapping[str, object], results: Mapping[str, object], message: object, *args: object
+) -> None:
     """Let a logger handle a record of now, of which the `rest` is as it was noted."""
     record = logging.LogRecord("", 0, "", 0, message, args, None)
     times = {name: vars(record)[name] for name in ("created", "msecs", "relativeCreated")}
-    logger.handle(logging.makeLogRecord({**rest, **times, "msg": record.msg, "args": record.args}))
+    logger.handle(logging.makeLogRecord({**rest, **results, **times, "msg": record.msg, "args": record.args}))

@@ -6,6 +6,6 @@ functions      what a function sees beyond its own variables, and what it wraps
 reads          what the code of a function reads by name
 locations      where a value is that a step finds outside
 reach          which locations outside a step reaches by names
-helpers        which modules and scalers run in a step beside those in training
+helpers        which modules, scalers and loggers run in a step beside those in training
 hooks          functions that torch calls by itself
 """
