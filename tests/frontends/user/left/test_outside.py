@@ -3,8 +3,12 @@
 import site
 import sys
 import warnings
+from array import array
+from collections import UserList
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
+from decimal import Decimal
 from functools import cached_property, partial, wraps
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -551,6 +555,34 @@ def test_a_number_of_the_class_is_put_back_there() -> None:
     assert "shared" not in vars(reading)
     changed.leave()
     assert (reading.shared, Reading.shared) == (3.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "other"),
+    [
+        (Decimal(1), Decimal(2)),
+        (timedelta(1), timedelta(2)),
+        (Path("a"), Path("b")),
+        (array("f", [1.0]), array("f", [2.0])),
+        (UserList([1.0]), UserList([2.0])),
+    ],
+)
+def test_values_of_pythons_library_count_by_what_they_are(value: object, other: object) -> None:
+    """A decimal, a time, a path, an array and a list of another type."""
+    config = SimpleNamespace(value=value)
+    outside = capture(lambda x: x * len(str(config.value)), [], [], (torch.ones(2),)).outside
+    assert outside.still_hold()
+    config.value = other
+    assert not outside.still_hold()
+
+
+def test_a_number_of_the_class_of_a_dictionary_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the dictionary has no such entry or attribute."""
+    monkeypatch.setattr(Table, "rate", 1.0, raising=False)
+    table = Table()
+    outside = capture(lambda x: x * table.rate, [], [], (torch.ones(2),)).outside
+    monkeypatch.setattr(Table, "rate", 2.0)
+    assert not outside.still_hold()
 
 
 def test_code_that_is_exchanged_counts() -> None:

@@ -1,6 +1,7 @@
 """What in the attributes of a module or an optimizer tells its Python what to do? All that looks like configuration.
 
-    numbers, words      by their type and value: `True`, `1` and `1.0` may lead to different steps
+    numbers, words      by their type and value: `True`, `1` and `1.0` may lead to different steps; likewise decimals,
+                        fractions, dates, times and paths
     tensors, functions, by which one it is; likewise types, dtypes, devices, members of enumerations, modules,
                         optimizers, schedulers and gradient scalers
     containers          by their entries, in order, but of a great many entries by some, and which container it is
@@ -12,12 +13,17 @@ So an attribute that is set to another number, or a configuration that is change
 
 import weakref
 from argparse import Namespace
-from collections import ChainMap, UserDict, deque
+from array import array
+from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sized
 from dataclasses import fields, is_dataclass
+from datetime import date, time, timedelta
+from decimal import Decimal
 from enum import Enum
+from fractions import Fraction
 from functools import cache, partial
 from itertools import islice
+from pathlib import PurePath
 from types import BuiltinFunctionType, BuiltinMethodType, FunctionType, MappingProxyType, MethodType, SimpleNamespace
 from typing import Any, TypeAlias
 
@@ -55,8 +61,8 @@ _SINGLE = (
     *(nn.Module, type, Enum, torch.dtype, torch.device, torch.layout, torch.memory_format),
     *(FunctionType, BuiltinFunctionType, BuiltinMethodType, MethodType, partial),
 )
-
-
+_SHOWN = (Decimal, Fraction, PurePath, date, time, timedelta)
+"""What nobody can change, and shows all that it is."""
 _PLAIN_TENSORS = (Tensor, nn.Parameter)
 TOLD_APART = (Optimizer, LRScheduler, GradScaler)
 _TABLES = (dict, UserDict, ChainMap, MappingProxyType)
@@ -185,13 +191,15 @@ def _way(kind: type) -> _Describe | None:
         return _which
     if issubclass(kind, np.ndarray):
         return _array
-    if issubclass(kind, bytearray):
+    if issubclass(kind, bytearray | array):
         return _bytes
+    if issubclass(kind, _SHOWN):
+        return _shown
     if issubclass(kind, slice | range):
         return _range
     if issubclass(kind, _TABLES):
         return _entries
-    if issubclass(kind, list | tuple | deque | set | frozenset):
+    if issubclass(kind, list | tuple | deque | set | frozenset | UserList):
         return _items
     if is_dataclass(kind) or issubclass(kind, SimpleNamespace | Namespace) or kind.__name__.endswith("Config"):
         return _configuration
@@ -226,7 +234,11 @@ def _which(value: object, _known: Known) -> Hashable:
     return _Which(value)
 
 
-def _bytes(value: bytearray, _known: Known) -> Hashable:
+def _shown(value: object, _known: Known) -> Hashable:
+    return repr(value)
+
+
+def _bytes(value: Any, _known: Known) -> Hashable:
     if len(value) <= _MOST_BYTES:
         return bytes(value)
     return (len(value), id(value), bytes(value[:: -(-len(value) // _SAMPLES)]))

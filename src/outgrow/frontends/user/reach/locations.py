@@ -223,7 +223,7 @@ def _own_part(value: object, name: Any) -> object:
 def _part(value: object, name: Any) -> object:
     """Return an entry or an attribute of a value."""
     own = _own_part(value, name)
-    if own is not MISSING or isinstance(value, dict) or _is_slot(value, name):
+    if own is not MISSING or type(value) is dict or _is_slot(value, name):
         return own
     return next(of_class(value, name), MISSING)
 
