@@ -142,7 +142,7 @@ class Step(Generic[P, R]):
 
         A run checks its guesses before it updates anything (`frontends.tracing.guesses`), so it can be repeated.
         """
-        told = self._entries.likely
+        told = self._entries.begun()
         for _ in range(_MOST_WAYS):
             try:
                 return self._attempted(told, *args, **kwargs)

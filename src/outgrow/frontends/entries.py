@@ -19,7 +19,7 @@ from outgrow.frontends.advice import Advice
 from outgrow.frontends.calls import let_go
 from outgrow.frontends.capturing import Capturing
 from outgrow.frontends.entry import Ample, Arguments, Entry, Runnable, Served
-from outgrow.frontends.fake.looks.guessing import NOTHING_TOLD, Told
+from outgrow.frontends.fake.looks.guessing import NOTHING_TOLD, Guess, Told
 from outgrow.frontends.guided import GuidedPlanning
 from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.runs import Runs
@@ -54,9 +54,17 @@ class Entries:
         """Numbers in attributes that some captured step counts up, by their locations; signatures leave them out."""
         self._calls = self._made = self._dropped = 0
         self._advice = Advice(self._training)
+        self._way: tuple[Guess, ...] = ()
+        """What the last call decided."""
         self._ample: Ample | None = None
         self.last: Entry | None = None
         """The entry of the call that was ready last, unless it has been forgotten."""
+
+    def begun(self) -> Told:
+        """Begin a call; return what it decides if it goes the way that the last two calls both went."""
+        before = self._way
+        self._way = () if self.last is None else self.last.captured.guesses
+        return Told(likely=before) if before == self._way else NOTHING_TOLD
 
     def ready(self, arguments: Arguments, told: Told = NOTHING_TOLD) -> Served:
         """Return the entry of this call, captured and planned, and planned again once costs have been observed.
@@ -200,11 +208,6 @@ class Entries:
         """Numbers that some captured step counts up, wherever they are."""
         found = {count.location.key: count for entry in self._kept for count in entry.captured.counts}
         return (found | self._counts).values()
-
-    @property
-    def likely(self) -> Told:
-        """What the step decides if a call that is captured goes the way that the last one went."""
-        return NOTHING_TOLD if self.last is None else Told(likely=self.last.captured.guesses)
 
     @property
     def _kept(self) -> list[Entry]:
