@@ -1,8 +1,10 @@
 """Steps that run from a score, with tensors that are made once, leave the bits that the eager steps leave."""
 
-from collections.abc import Callable, Iterator
+import random
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count, cycle, islice
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -11,11 +13,14 @@ from outgrow import Workload
 from outgrow.frontends.compile import Step
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.user.training.state import Training
+from outgrow.planning.addresses import addresses, stitched
+from outgrow.planning.addresses.blocks import Block
+from outgrow.planning.arrays import Flags
 from outgrow.runtime.planned_arena import Arena
 from outgrow.runtime.program import Program
 from outgrow.runtime.repeated import Repeated
 from outgrow.runtime.resting import extent_of
-from outgrow.runtime.score import Played, Score
+from outgrow.runtime.score import Moved, Played, Score
 from tests.bitwise.models import pooled, resnet, transformer
 from tests.bitwise.test_on_device import on, wide
 from tests.runtime.stand_in import StandIn, Threads, sleepy
@@ -97,6 +102,31 @@ def test_scores_leave_the_bits_of_eager(
     assert step.traces.measured.peak_bytes <= step.plan.predicted.peak_bytes
     parts = [part for part in scores[0].parts if isinstance(part, Played)]
     assert sum(not (part.loose or part.nested) for part in parts) > len(parts) / 3
+
+
+def test_what_comes_back_in_part_may_lie_in_other_pages(scores: list[Score], monkeypatch: pytest.MonkeyPatch) -> None:
+    """From then on a storage is seen where those pages are shown beside the ones in which the rest of it stayed."""
+    chance, moved = random.Random(0), set[str]()
+
+    def any_free(is_free: Flags, number: int) -> list[int]:
+        free = [int(page) for page in np.flatnonzero(is_free)]
+        return chance.sample(free, min(number, len(free)))
+
+    def in_any_pages(blocks: Sequence[Block], page_bytes: int) -> object:
+        found = stitched.stitched(blocks, page_bytes=page_bytes, alignment_bytes=addresses.ALIGNMENT_BYTES)
+        moved.update(block.label for block, seen in zip(blocks, found.addresses, strict=True) if len(set(seen)) > 1)
+        return found.count * page_bytes, found.addresses, found.pages
+
+    monkeypatch.setattr(stitched, "_tightest", any_free)
+    monkeypatch.setattr(addresses, "in_pages", in_any_pages)
+    eager = pooled()
+    expected = left_by(eager, eager.step)
+    ours = pooled()
+    step = on(StandIn(Threads(pauses=sleepy(1)), page_bytes=1 << 14), ours, 78 << 20)
+    found = left_by(ours, step)
+    assert [at for at, pair in enumerate(zip(found, expected, strict=True)) if not torch.equal(*pair)] == []
+    (score,) = scores
+    assert moved & {part.copy.storage for part in score.parts if isinstance(part, Moved)}
 
 
 def with_gradients() -> Workload:

@@ -346,6 +346,7 @@ class Run:
         if arrived is not None and storage in self.program.lasting:
             arena.exchange(self.storages[storage], arrived)
         elif arrived is not None:
+            self.forget(storage)  # of what had left in part, and is elsewhere now
             self.storages[storage] = arrived
 
     def _drop(self, storage: str, begin: int, end: int) -> None:

@@ -2,7 +2,8 @@
 
 A result is born at its address where the allocator can be directed (`runtime.directed`), and is copied there otherwise.
 What comes back from the next tier is copied to its address; for what leaves, or dies, nothing is done: whoever has the
-bytes next is ordered behind it (`runtime.flights`). Results of the step, which outlive it, are the allocator's.
+bytes next is ordered behind it (`runtime.flights`). A storage of which a part comes back may be seen elsewhere from
+then on, where what stayed of it is shown too. Results of the step, which outlive it, are the allocator's.
 """
 
 from collections.abc import Mapping
@@ -216,8 +217,6 @@ class PlannedMemory:
         return copied_to(self._storage(address, size_bytes), item, geometry)
 
     def reserve(self, storage: str, begin: int, end: int, size: int, there: torch.UntypedStorage | None) -> int:  # noqa: ARG002
-        if there is not None:
-            return there.data_ptr()
         address = self._address + self._stays[self._position][storage]
         self._arriving[storage] = self._storage(address, size)
         return address

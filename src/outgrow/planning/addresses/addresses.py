@@ -7,11 +7,12 @@ in every step.
 
     arena_bytes    at least the most bytes that blocks hold at one instruction
     (1) apart      parts of two blocks that hold bytes at the same instruction do not share a byte of the arena
+    (2) in place   when a part comes back and its block is seen at another address, parts that stayed are seen there too
 
-The addresses are looked over once more, with (1) written down apart from what found them (`overlap`).
+The addresses are looked over once more, with (1) and (2) written down apart from what found them (`overlap`).
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from outgrow.ir.graph import DEVICE, Graph, Op
 from outgrow.plan import Addresses
@@ -62,8 +63,8 @@ page_bytes=512)
     fault = overlap(blocks, places, arena_bytes, pages, page_bytes)
     assert fault is None, f"the addresses are wrong: {fault}"
     stays: dict[int, dict[str, int]] = {}
-    for block, address in zip(storages, places, strict=False):
-        for part in block.parts:
+    for block, seen in zip(storages, places, strict=False):
+        for part, address in zip(block.parts, seen, strict=True):
             stays.setdefault(part.begin, {})[block.label] = address
     return Addresses(
         arena_bytes,
@@ -71,21 +72,25 @@ page_bytes=512)
         stays,
         {
             block.begin: (address, block.size_bytes)
-            for block, address in zip(needs, places[len(storages) :], strict=True)
+            for block, (address,) in zip(needs, places[len(storages) :], strict=True)
         },
         pages,
         page_bytes,
     )
 
 
-def in_pages(blocks: Sequence[Block], page_bytes: int) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+_Seen = tuple[tuple[int, ...], ...]
+"""For each block the address at which it is seen from the begin of each of its parts on."""
+
+
+def in_pages(blocks: Sequence[Block], page_bytes: int) -> tuple[int, _Seen, tuple[int, ...]]:
     """Return the bytes of an arena of pages, the addresses of blocks in its window, and the pages that it shows.
 
     Blocks lie in one piece, or stitched if that leaves holes; if neither is good enough, whichever takes less.
     """
     piece = place(blocks, alignment_bytes=ALIGNMENT_BYTES, rounds=0)
     enough = int(piece.live_bytes * (1 + _GOAL))
-    arena_bytes, places = piece.arena_bytes, piece.addresses
+    arena_bytes, places = piece.arena_bytes, _at_rest(blocks, piece.addresses)
     if arena_bytes > enough:
         found = stitched(blocks, page_bytes=page_bytes, alignment_bytes=ALIGNMENT_BYTES)
         if found.count * page_bytes > enough:
@@ -96,10 +101,15 @@ def in_pages(blocks: Sequence[Block], page_bytes: int) -> tuple[int, tuple[int, 
     return count * page_bytes, places, tuple(range(count))
 
 
-def _in_one_piece(blocks: Sequence[Block]) -> tuple[int, tuple[int, ...]]:
+def _in_one_piece(blocks: Sequence[Block]) -> tuple[int, _Seen]:
     rounds = max(_FEWEST_ROUNDS, min(_ROUNDS, _PLACED // (1 + len(blocks))))
     placement = place(blocks, alignment_bytes=ALIGNMENT_BYTES, rounds=rounds, goal=_GOAL)
-    return placement.arena_bytes, placement.addresses
+    return placement.arena_bytes, _at_rest(blocks, placement.addresses)
+
+
+def _at_rest(blocks: Sequence[Block], addresses: Sequence[int]) -> _Seen:
+    """Return addresses of blocks that are seen at one each."""
+    return tuple((address,) * len(block.parts) for block, address in zip(blocks, addresses, strict=True))
 
 
 def _scratch_blocks(graph: Graph, scratch: Mapping[str, int]) -> list[Block]:
@@ -110,31 +120,45 @@ def _scratch_blocks(graph: Graph, scratch: Mapping[str, int]) -> list[Block]:
 
 def overlap(
     blocks: Sequence[Block],
-    addresses: Sequence[int],
+    addresses: Sequence[Sequence[int]],
     arena_bytes: int,
     pages: Sequence[int] = (),
     page_bytes: int = 0,
 ) -> str | None:
-    """Return two blocks that hold one byte of the arena at the same instruction; None if there are none.
+    """Return what breaks (1) or (2), or leaves the arena; None if nothing does. A part of a block has an address each.
 
-    Page by page (without pages: all at once), whenever a part of a block begins, it is compared with what is held.
+    (1) Page by page (without pages: all at once), whenever a part of a block begins, it is compared with what is held.
+    (2) At every address that its block is given while a part is held, its bytes are those that they were.
     """
     if not pages:
         pages, page_bytes = (0,), arena_bytes
     held: dict[int, list[_Held]] = {}
-    for block, address in zip(blocks, addresses, strict=True):
-        for part in block.parts:
-            low, high = address + part.low, address + part.high
-            if low < 0 or high > len(pages) * page_bytes:
+    for block, seen in zip(blocks, addresses, strict=True):
+        for part, address in zip(block.parts, seen, strict=True):
+            if address + part.low < 0 or address + part.high > len(pages) * page_bytes:
                 return f"{block.label} leaves the window at {part.begin}"
-            while low < high:
-                at, begin = divmod(low, page_bytes)
-                size = min(high - low, page_bytes - begin)
-                held.setdefault(pages[at], []).append((part.begin, part.end, begin, begin + size, block.label))
-                low += size
+        given = {(part.begin, address) for part, address in zip(block.parts, seen, strict=True)}
+        for part, address in zip(block.parts, seen, strict=True):
+            places = list(_places(part, address, pages, page_bytes))
+            for at, other in sorted(given):
+                is_held = part.begin <= at < part.end and other != address
+                if is_held and [*_places(part, other, pages, page_bytes)] != places:
+                    return f"{block.label} moves at instruction {at}"
+            for page, low, high in places:
+                held.setdefault(page, []).append((part.begin, part.end, low, high, block.label))
     if any(not 0 <= page < arena_bytes // page_bytes for page in held):
         return "a page is none of the arena"
     return next((fault for items in held.values() if (fault := _meeting(items)) is not None), None)
+
+
+def _places(part: Part, address: int, pages: Sequence[int], page_bytes: int) -> Iterator[tuple[int, int, int]]:
+    """Yield (page, first byte in it, end) of a part of a block that is seen at an address."""
+    low, high = address + part.low, address + part.high
+    while low < high:
+        at, begin = divmod(low, page_bytes)
+        size = min(high - low, page_bytes - begin)
+        yield pages[at], begin, begin + size
+        low += size
 
 
 _Held = tuple[int, int, int, int, str]

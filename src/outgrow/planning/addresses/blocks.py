@@ -4,8 +4,9 @@
     part  = bytes low:high of a block, counted from its address, which it holds at the instructions begin:end
 
 A storage that is dropped whole and swapped in again has two stays, and may lie elsewhere in the second; one of which
-only a part is dropped stays where it is. Where bytes come back in pieces, each piece is a part of one block: it holds
-its bytes from its own swap_in on. Positions count instructions, transfers among them, as `ir.graph` defines residence.
+only a part is dropped has one, since the rest of it stays where it is. Where bytes come back in pieces, each piece is a
+part of one block: it holds its bytes from its own swap_in on. Positions count instructions, transfers among them, as
+`ir.graph` defines residence.
 """
 
 from collections.abc import Mapping, Sequence

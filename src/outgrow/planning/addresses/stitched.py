@@ -14,15 +14,18 @@ little longer or not at all. Then all pages that are wanted are placed, in the o
 of free ones that is long enough, or free pages of the shortest runs. So there are no more of them than are wanted at
 once.
 
+Of a storage that leaves the device in part, what comes back lies in whichever pages are free then. From there on the
+block is seen elsewhere in the window: beside those pages the ones are shown once more in which the rest of it stayed.
+No operator sees a storage that is there in part, so none sees it move.
+
     apart    no byte of the memory is held by two blocks at one instruction; looked over in `planning.addresses`
 
 Stitching pages is the way of GMLake (Guo et al. 2024, https://arxiv.org/abs/2401.08156), there while the step runs.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
-from itertools import groupby, pairwise
+from itertools import groupby
 
 import numpy as np
 
@@ -32,24 +35,23 @@ from outgrow.units import round_up
 
 Range = tuple[int, int]
 """From a first byte, or instruction, to the one before which it ends."""
-_NEVER = 1 << 62
 
 
 @dataclass(frozen=True)
 class Stitched:
-    """Where each block begins in the window, what page each page of the window shows, and how many pages there are."""
+    """Where each block begins in the window, what page each page of the window shows, and how many pages there are.
 
-    addresses: tuple[int, ...]
+    A block has an address for each of its parts, from the begin of that part on.
+    """
+
+    addresses: tuple[tuple[int, ...], ...]
     pages: tuple[int, ...]
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Want:
-    """Pages that a block needs from `begin` to `end`: `whole` ones, from its page `first` on, and `rest` bytes.
-
-    In the `gaps` they hold nothing, and other blocks may use them.
-    """
+    """Pages that a block needs from `begin` to `end`: `whole` ones, from its page `first` on, and `rest` bytes."""
 
     begin: int
     end: int
@@ -57,7 +59,6 @@ class _Want:
     first: int
     whole: int
     rest: int
-    gaps: tuple[Range, ...] = ()
 
 
 @dataclass(slots=True)
@@ -93,32 +94,21 @@ class _Shelf:
 
 @dataclass
 class _Memory:
-    """The instruction until which each page is free, 0 if it is not; and when that changes, to what."""
+    """The instruction from which on each page is free."""
 
     until: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
-    changes: list[tuple[int, bool, int, int]] = field(default_factory=list[tuple[int, bool, int, int]])
 
-    def take(self, number: int, begin: int, end: int, gaps: Sequence[Range] = ()) -> list[int]:
-        """Take `number` pages from `begin` to `end`, except in `gaps`; calls come in the order of `begin`.
+    def take(self, number: int, begin: int, end: int) -> list[int]:
+        """Take `number` pages from `begin` to `end`; calls come in the order of `begin`.
 
-        First come pages that others leave free until `end` or later; then pages that are not taken for later, in one
-        run if one is long enough, else of the shortest runs; then new ones.
+        They are in one run if one is long enough, else of the shortest runs; then new ones.
         """
-        while self.changes and self.changes[0][0] <= begin:
-            _, _, page, until = heappop(self.changes)
-            self.until[page] = until
-        found = [int(page) for page in np.flatnonzero((self.until >= end) & (self.until < _NEVER))[:number]]
-        found += _tightest(self.until == _NEVER, number - len(found))  # what has gaps has no time for those of others
-        lacking, count = number - len(found), len(self.until)
-        self.until = np.append(self.until, np.full(lacking, _NEVER))
-        found = sorted([*found, *range(count, count + lacking)])
-        for page in found:
-            for free, taken in gaps:
-                heappush(self.changes, (free, False, page, taken))
-                heappush(self.changes, (taken, True, page, 0))  # behind all that ends there
-            heappush(self.changes, (end, False, page, int(self.until[page])))
-        self.until[found] = 0
-        return found
+        found = _tightest(self.until <= begin, number)
+        count = len(self.until)
+        found += range(count, count + number - len(found))
+        self.until = np.append(self.until, np.zeros(max(0, found[-1] + 1 - count), np.int64))
+        self.until[found] = end
+        return sorted(found)
 
 
 def _tightest(is_free: Flags, number: int) -> list[int]:
@@ -138,35 +128,57 @@ def stitched(blocks: Sequence[Block], *, page_bytes: int, alignment_bytes: int) 
     wants = [want for at, block in enumerate(blocks) for want in _wants(at, block, page_bytes, alignment_bytes)]
     shelves, places = _shelved([want for want in wants if want.rest], page_bytes)
     memory = _Memory()
-    pages_of: list[dict[int, int]] = [{} for _ in blocks]
+    stays: list[dict[int, list[_Stay]]] = [{} for _ in blocks]
     shelf_pages = [0] * len(shelves)
     whole = ((want.begin, -want.whole, want.end, 0, at) for at, want in enumerate(wants) if want.whole)
     begun = ((shelf.begin, -1, shelf.end, 1, at) for at, shelf in enumerate(shelves))
     for begin, less, end, is_shelf, at in sorted([*whole, *begun]):
+        pages = memory.take(-less, begin, end)
         if is_shelf:
-            (shelf_pages[at],) = memory.take(1, begin, end)
+            (shelf_pages[at],) = pages
         else:
-            pages = memory.take(-less, begin, end, wants[at].gaps)
-            pages_of[wants[at].block].update(enumerate(pages, wants[at].first))
-    runs = [[pages.get(at, 0) for at in range(1 + max(pages, default=-1))] for pages in pages_of]
-    offsets = [0] * len(blocks)
-    for block, (shelf, low) in places.items():
-        is_behind = bool(runs[block]) and not low
-        runs[block].insert(len(runs[block]) if is_behind else 0, shelf_pages[shelf])
-        offsets[block] = low
-    return _shown(runs, offsets, page_bytes, len(memory.until))
+            for number, page in enumerate(pages, wants[at].first):
+                stays[wants[at].block].setdefault(number, []).append((end, page))
+    window = _Window(list(range(len(memory.until))))
+    addresses: list[tuple[int, ...]] = []
+    for at, block in enumerate(blocks):
+        runs = [_seen(stays[at], part.begin) for part in block.parts]
+        low = 0
+        if at in places:
+            shelf, low = places[at]
+            is_behind = bool(stays[at]) and not low
+            runs = [[*run, shelf_pages[shelf]] if is_behind else [shelf_pages[shelf], *run] for run in runs]
+        addresses.append(tuple(window.begin_of(run) * page_bytes + low for run in runs))
+    return Stitched(tuple(addresses), tuple(window.pages), len(memory.until))
 
 
-def _shown(runs: Sequence[Sequence[int]], offsets: Sequence[int], page_bytes: int, count: int) -> Stitched:
-    """Return a window in which each run of pages is shown, each block at its offset in the first page of its run."""
-    window, begins = list(range(count)), dict[tuple[int, ...], int]()
-    for run in map(tuple, runs):
-        if run and run not in begins:
-            follows = run == tuple(range(run[0], run[0] + len(run)))
-            begins[run] = run[0] if follows else len(window)
-            window.extend(() if follows else run)
-    addresses = (begins.get(tuple(run), 0) * page_bytes + low for run, low in zip(runs, offsets, strict=True))
-    return Stitched(tuple(addresses), tuple(window), count)
+_Stay = tuple[int, int]
+"""The instruction before which a page of a block is given up, and the page of the memory that it is until then."""
+
+
+def _seen(stays: Mapping[int, Sequence[_Stay]], position: int) -> list[int]:
+    """Return the pages of a block as it is seen from an instruction on, each where it is, or will be next."""
+    return [
+        next((page for end, page in stays.get(number, ()) if position < end), 0)
+        for number in range(1 + max(stays, default=-1))
+    ]
+
+
+@dataclass
+class _Window:
+    """The pages that a window shows, first all in their order, and where in it each run of pages begins."""
+
+    pages: list[int]
+    _begins: dict[tuple[int, ...], int] = field(default_factory=dict[tuple[int, ...], int])
+
+    def begin_of(self, run: Sequence[int]) -> int:
+        """Return where a run of pages is shown."""
+        key = tuple(run)
+        if key not in self._begins:
+            follows = not key or key == tuple(range(key[0], key[0] + len(key)))
+            self._begins[key] = next(iter(key), 0) if follows else len(self.pages)
+            self.pages.extend(() if follows else key)
+        return self._begins[key]
 
 
 def _shelved(wants: Iterable[_Want], page_bytes: int) -> tuple[list[_Shelf], dict[int, tuple[int, int]]]:
@@ -208,7 +220,6 @@ def _wants(number: int, block: Block, page_bytes: int, alignment_bytes: int) -> 
     first = 0
     for times, group in groupby(held):
         count = len(list(group))
-        if times:
-            gaps = tuple((before[1], after[0]) for before, after in pairwise(times))
-            yield _Want(times[0][0], times[-1][1], number, first, count, 0, gaps)
+        for begin, end in times:
+            yield _Want(begin, end, number, first, count, 0)
         first += count
