@@ -1,21 +1,20 @@
 """What a step gathers outside is there after each call as in eager mode; one plan serves whatever was there before."""
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD
 
 import outgrow
+from tests.frontends.user.left.leaving import Leave, plans_of
 
 pytestmark = pytest.mark.usefixtures("no_room_is_ample")
-Gather = Callable[["Log", Tensor, Tensor], None]
-CALLS, SHORTER = 6, 4
-"""How many calls, and which of them has another batch, by when a short deque is full."""
+Gather: TypeAlias = Leave["Log"]
+ROWS = (3, 3, 3, 3, 2, 3)
+"""Of the batches: the shorter one comes when a short deque is full."""
 
 
 class Meter:
@@ -342,23 +341,9 @@ READ: dict[str, Gather] = {
 
 def played(gather: Gather, budget: str | None) -> tuple[object, int]:
     """Return what is in the log after some calls, and how many plans there are, if it is planned."""
-    torch.manual_seed(0)
-    model, log = nn.Linear(4, 4), Log()
-    optimizer = SGD(model.parameters(), lr=0.1)
-
-    def step(x: Tensor) -> Tensor:
-        optimizer.zero_grad()
-        loss = (model(x) - 1).square().mean()
-        loss.backward()
-        optimizer.step()
-        gather(log, loss, x)
-        return loss.detach()
-
-    ran = step if budget is None else outgrow.compile(step, model=model, optimizer=optimizer, memory_budget=budget)
-    generator = torch.Generator().manual_seed(1)
-    for call in range(CALLS):
-        ran(torch.randn(2 if call == SHORTER else 3, 4, generator=generator))
-    return plain(vars(log)), len(ran.plans.plans) if isinstance(ran, outgrow.Step) else 0
+    log = Log()
+    plans = plans_of(gather, log, ROWS, budget)
+    return plain(vars(log)), plans
 
 
 def plain(value: Any) -> object:
@@ -391,7 +376,7 @@ def test_what_is_gathered_and_read_is_as_in_eager_mode(case: str) -> None:
     expected, _ = played(READ[case], None)
     found, plans = played(READ[case], "10TiB")
     assert found == expected
-    assert plans == CALLS
+    assert plans == len(ROWS)
 
 
 def test_a_capture_leaves_nothing() -> None:

@@ -2,21 +2,21 @@
 
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from io import StringIO
+from typing import TypeAlias
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD
 
 import outgrow
 from outgrow.errors import Uncapturable
+from tests.frontends.user.left.leaving import Leave, plans_of
 
 pytestmark = pytest.mark.usefixtures("no_room_is_ample")
 LOGGER = logging.getLogger("a training")
-Say = Callable[["Count", Tensor], None]
 
 
 class Count:
@@ -26,43 +26,46 @@ class Count:
         self.steps, self.sum = 0, 0.0
 
 
-def text(_count: Count, loss: Tensor) -> None:
+Say: TypeAlias = Leave[Count]
+
+
+def text(_count: Count, loss: Tensor, _x: Tensor) -> None:
     print(f"loss {loss.item():>8.3f}, {loss.item()!r}, {loss:.2f} of {loss.shape}", "{:.1f}".format(loss.item()))  # noqa: UP032 - it may
     print("a" + str(loss.item()) + "b", "%s c" % (loss.item(),), ", ".join(f"{x:.1f}" for x in (loss.item(), 2.0)))  # noqa: UP031 - it may
 
 
-def objects(_count: Count, loss: Tensor) -> None:
+def objects(_count: Count, loss: Tensor, _x: Tensor) -> None:
     print("loss", loss.item(), loss.detach(), {"of": [loss.item(), 3]}, [1, "two"], None, sep=";", end="!\n")
 
 
-def nothing_of_the_step(_count: Count, _loss: Tensor) -> None:
+def nothing_of_the_step(_count: Count, _loss: Tensor, _x: Tensor) -> None:
     print("a step")
 
 
-def counted(count: Count, loss: Tensor) -> None:
+def counted(count: Count, loss: Tensor, _x: Tensor) -> None:
     count.steps += 1
     count.sum += loss.item()
     print(f"step {count.steps}: {count.sum / count.steps:.4f}", count.steps)
 
 
-def every_third(count: Count, loss: Tensor) -> None:
+def every_third(count: Count, loss: Tensor, _x: Tensor) -> None:
     count.steps += 1
     if count.steps % 3 == 0:
         print(count.steps, f"{loss.item():.3f}")
 
 
-def decided(_count: Count, loss: Tensor) -> None:
+def decided(_count: Count, loss: Tensor, _x: Tensor) -> None:
     if loss > 1:
         print("large", loss.item())
 
 
-def before_it_is_written(_count: Count, loss: Tensor) -> None:
+def before_it_is_written(_count: Count, loss: Tensor, _x: Tensor) -> None:
     noted = loss.detach().clone()
     print("before", noted)
     noted.add_(1)
 
 
-def logged(_count: Count, loss: Tensor) -> None:
+def logged(_count: Count, loss: Tensor, _x: Tensor) -> None:
     LOGGER.info("loss %.3f of %s", loss.item(), "all")
     LOGGER.warning(f"loss {loss.item():.3f}")  # noqa: G004 - people do
     LOGGER.info("%(loss)s", {"loss": loss.item()})
@@ -88,25 +91,8 @@ SAYING: dict[str, tuple[Say, int]] = {
 """What is said, and how many plans that may take: two for the state of the first step and of others."""
 
 
-def plans_of(say: Say, budget: str | None) -> int:
-    """Let a step say something in some calls; return how many plans there are, if it is planned."""
-    torch.manual_seed(0)
-    model, count = nn.Linear(4, 4), Count()
-    optimizer = SGD(model.parameters(), lr=0.1)
-
-    def step(x: Tensor) -> Tensor:
-        optimizer.zero_grad()
-        loss = (model(x) - 1).square().mean()
-        loss.backward()
-        optimizer.step()
-        say(count, loss)
-        return loss.detach()
-
-    ran = step if budget is None else outgrow.compile(step, model=model, optimizer=optimizer, memory_budget=budget)
-    generator = torch.Generator().manual_seed(1)
-    for _ in range(6):
-        ran(torch.randn(3, 4, generator=generator))
-    return len(ran.plans.plans) if isinstance(ran, outgrow.Step) else 0
+def plans(say: Say, budget: str | None) -> int:
+    return plans_of(say, Count(), [3] * 6, budget)
 
 
 @pytest.fixture
@@ -124,10 +110,10 @@ def log() -> Iterator[StringIO]:
 def test_what_is_said_is_said_in_every_call(case: str, log: StringIO, capsys: pytest.CaptureFixture[str]) -> None:
     """In the same words, and it is no other step in every call."""
     say, most = SAYING[case]
-    plans_of(say, None)
+    plans(say, None)
     expected, logged = capsys.readouterr().out, log.getvalue()
     assert expected or logged
-    assert plans_of(say, "10TiB") <= most
+    assert plans(say, "10TiB") <= most
     assert capsys.readouterr().out == expected
     assert log.getvalue() == logged * 2
 
@@ -137,12 +123,12 @@ def test_what_a_record_has_beside_its_message_is_of_each_call() -> None:
     records: list[logging.LogRecord] = []
     LOGGER.addFilter(filtered := lambda record: not records.append(record))
 
-    def say(_count: Count, loss: Tensor) -> None:
+    def say(_count: Count, loss: Tensor, _x: Tensor) -> None:
         LOGGER.warning("a step", extra={"loss": loss.item(), "of": 3})
 
     def noted(budget: str | None) -> list[list[object]]:
         records.clear()
-        plans_of(say, budget)
+        plans(say, budget)
         return [[[*vars(record)], vars(record)["loss"], vars(record)["of"]] for record in records]
 
     assert noted("10TiB") == noted(None)
@@ -169,12 +155,12 @@ def test_levels_that_are_set_between_calls_are_heard(log: StringIO) -> None:
     assert heard == [1, 1, 1, 2, 3, 4]
 
 
-def kept(_count: Count, loss: Tensor) -> None:
+def kept(_count: Count, loss: Tensor, _x: Tensor) -> None:
     words = f"loss {loss.item()}"
     print(words)
 
 
-def written(_count: Count, loss: Tensor) -> None:
+def written(_count: Count, loss: Tensor, _x: Tensor) -> None:
     sys.stdout.write(f"loss {loss.item()}\n")
 
 
@@ -182,5 +168,5 @@ def written(_count: Count, loss: Tensor) -> None:
 def test_a_text_that_may_go_elsewhere_is_refused(say: Say, capsys: pytest.CaptureFixture[str]) -> None:
     """With its line."""
     with pytest.raises(Uncapturable, match=r"loss \{loss.item\(\)\}.* needs the content of a tensor"):
-        plans_of(say, "10TiB")
+        plans(say, "10TiB")
     assert not capsys.readouterr().out
