@@ -37,12 +37,13 @@ _COUNTED = (
     "time. Change it after the step, or pass what depends on it as a tensor."
 )
 _FORGOTTEN = (
-    "The step has been called with more shapes than outgrow keeps plans for ({}). One that is forgotten is captured "
-    "and planned again when it comes back. Pad batches to fewer shapes, such as multiples of 64."
+    "The step has been called with more shapes than outgrow keeps plans for ({}), or has decided in more ways. One "
+    "that is forgotten is captured and planned again when it comes back. Pad batches to fewer shapes, such as "
+    "multiples of 64, and decide by tensor operations, such as torch.where."
 )
 _CROWDED_OUT = (
-    "The plans of other shapes have been forgotten {} times to make room for one more, and are made again when these "
-    "come back, which takes time. Raise the memory budget, or pad batches to fewer shapes."
+    "Plans of other shapes, or ways that the step goes, have been forgotten {} times to make room for one more, and "
+    "are made again when these come back, which takes time. Raise the memory budget, or pad batches to fewer shapes."
 )
 _CROWDED_OUT_AGAIN = 2
 """This is said when it happens so many times."""

@@ -198,7 +198,7 @@ def counting_and_deciding(log: Log, loss: Tensor, _x: Tensor) -> None:
 
 
 def filling_windows(log: Log, loss: Tensor, x: Tensor) -> None:
-    log.full.append(loss.item())
+    log.full.append(loss.item() * (log.full.maxlen or 5))
     log.full.append(len(x))
 
 

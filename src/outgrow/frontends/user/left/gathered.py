@@ -117,15 +117,15 @@ class _Held:
             return self.stand_in.items
         now, count = [*self.stand_in], len(self.copy)
         gone = 0
-        if isinstance(self.stand_in, deque) and len(now) == self.stand_in.maxlen:
+        if isinstance(self.stand_in, deque) and not self.is_window() and len(now) == self.stand_in.maxlen:
             starts = range(max(0, count - len(now)), count)
             gone = next((at for at in starts if all(map(is_, now, self.copy[at:]))), count)
         stays = len(now) >= count - gone and all(map(is_, now, self.copy[gone:]))
         return now[count - gone :] if stays else []
 
     def is_window(self) -> bool:
-        """Whether a deque without a greatest length stands for one with it."""
-        return isinstance(self.stand_in, deque) and self.stand_in is not self.value
+        """Whether one that may be longer stands for a deque of a greatest length."""
+        return isinstance(self.stand_in, _Window)
 
     def now(self) -> list[object]:
         """Return what is in it now, or was appended."""
@@ -390,7 +390,7 @@ def _lists(locations: Iterable[Location], going_on: Collection[Hashable], used: 
         if not keys.isdisjoint(used):
             stand_in = value if keys.isdisjoint(going_on) else _Taking(places[0], type(value))
         elif isinstance(value, deque) and value.maxlen is not None:
-            stand_in = deque(value)
+            stand_in = _Window(value)
         lists.append(_Held(value, [*value], places, stand_in))
     return lists
 
@@ -398,6 +398,16 @@ def _lists(locations: Iterable[Location], going_on: Collection[Hashable], used: 
 def _is_finite(number: object) -> bool:
     """Whether something is a number for which there may be a symbol, which would not be equal to NaN."""
     return isinstance(number, int | float) and type(number) in _NUMBERS and isfinite(number)
+
+
+class _Window(deque[object]):
+    """Keeps all that is appended to a deque of a greatest length, and says that it has that, too."""
+
+    def __init__(self, value: deque[object]) -> None:
+        super().__init__(value)
+        self._most = value.maxlen
+
+    maxlen = property(lambda self: self._most)
 
 
 class _Taking(Unreadable):
