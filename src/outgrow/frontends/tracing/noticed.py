@@ -36,7 +36,7 @@ LeavingSlot: TypeAlias = ListSlot | PlaceSlot | CallSlot
 
 @dataclass(slots=True)
 class Noticed:
-    """What is seen while the step runs; the fields are those of `frontends.tracing.trace.Traced`."""
+    """What is seen while the step runs; the fields are those of `frontends.tracing.traced.Traced`."""
 
     outputs: list[Output] = field(default_factory=list)
     returned: list[object] = field(default_factory=list)
