@@ -4,7 +4,7 @@ import linecache
 import os
 import site
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
@@ -42,6 +42,13 @@ def in_package(file: str) -> str | None:
     if path.startswith((*_TORCH, *_OUTGROW)):
         return None
     return next((path.removeprefix(folder) for folder in _PACKAGES if path.startswith(folder)), None)
+
+
+def past(frame: FrameType | None, files: Collection[str]) -> FrameType | None:
+    """Return the innermost of a frame and those that called it whose code is in none of some files."""
+    while frame is not None and frame.f_code.co_filename in files:
+        frame = frame.f_back
+    return frame
 
 
 def is_raised_by_torch(traceback: TracebackType | None) -> bool:

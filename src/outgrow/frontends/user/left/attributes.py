@@ -400,6 +400,11 @@ def is_empty(value: object) -> bool:
     return isinstance(value, (FakeTensor, *py_sym_types))
 
 
+def has_results(value: object) -> bool:
+    """Whether there is anything in a value that has no content while a step is captured."""
+    return any(map(is_empty, pytree.tree_leaves(value)))
+
+
 def _kind_of(there: object, fresh: Sequence[object]) -> type:
     """Return of which type eager mode has what is in an attribute, or what is fresh in a container there."""
     value = fresh[0] if fresh and is_container(there) else there

@@ -24,12 +24,11 @@ from operator import is_
 from typing import Any, Self, TypeAlias
 
 import numpy as np
-import torch.utils._pytree as pytree
 from torch import SymFloat, SymInt
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.user.filling import differ, is_container, refill
-from outgrow.frontends.user.left.attributes import Read, is_empty
+from outgrow.frontends.user.left.attributes import Read, has_results, is_empty
 from outgrow.frontends.user.left.changes import Change, Changed
 from outgrow.frontends.user.left.made import is_made, put_together, taken_apart
 from outgrow.frontends.user.left.outside import Outside
@@ -313,7 +312,7 @@ class Gathering:
     def _has_results(self, value: object) -> bool:
         """Whether there is anything in a value that has no content while the step is captured."""
         open_containers(value)
-        return any(map(is_empty, pytree.tree_leaves(taken_apart(value, self._known))))
+        return has_results(taken_apart(value, self._known))
 
     def _placed(self) -> dict[PlaceSlot, object]:
         """Return what is somewhere else than it was, and has results in it, with all that lies below it.

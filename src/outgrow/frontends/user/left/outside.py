@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from types import CodeType, FunctionType
 
-import torch.utils._pytree as pytree
 from torch import SymFloat, SymInt, nn
 
 from outgrow.frontends.user.filling import (
@@ -26,7 +25,7 @@ from outgrow.frontends.user.filling import (
     is_container,
     refill,
 )
-from outgrow.frontends.user.left.attributes import is_empty
+from outgrow.frontends.user.left.attributes import has_results
 from outgrow.frontends.user.left.belongings import Belongings
 from outgrow.frontends.user.left.changes import Change, Changed, Filled
 from outgrow.frontends.user.reach.configuration import (
@@ -107,7 +106,7 @@ class Thing:
         """
         now = self.location.read()
         if now is not self.held:
-            is_known = not is_opaque(now) and not any(map(is_empty, pytree.tree_leaves(now)))
+            is_known = not is_opaque(now) and not has_results(now)
             return Changed(self.location, now) if is_known else None
         copy = copied(now)
         if self.copy is None or copy is None or not self._is_refilled(copy) or not is_settled(copy):

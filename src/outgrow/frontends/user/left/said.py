@@ -34,7 +34,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.types import py_sym_types
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.user.left.attributes import is_empty
+from outgrow.frontends.user.left.attributes import has_results
 from outgrow.frontends.user.lines import NO_LINE, is_of_a_library, present_line
 from outgrow.frontends.user.own_thread import in_own_thread
 from outgrow.frontends.user.refusals import CONTENT, DROP_IN
@@ -143,7 +143,7 @@ class Saying:
             rest = {name: value for name, value in vars(record).items() if name not in ("msg", "args", "exc_info")}
             if record.exc_info:  # its frames have tensors without contents
                 rest["exc_text"] = logging.Formatter().formatException(record.exc_info)
-            results = {name: self._kept(value) for name, value in rest.items() if _has_results(value)}
+            results = {name: self._kept(value) for name, value in rest.items() if has_results(value)}
             rest |= dict.fromkeys(results)
             said = (results, self._kept(record.msg), *map(self._kept, args))
             self._note(partial(_logged, logger, rest), said, {})
@@ -160,7 +160,7 @@ class Saying:
             self._said.update(marks)
             numbers, formats = zip(*(self._marks[mark][:2] for mark in marks), strict=True)
             return _Text(item, numbers, formats)
-        if _has_results(item):
+        if has_results(item):
             return pytree.tree_map_only(Tensor, _as_it_is, item)
         if isinstance(item, dict) and item:  # whose entries a text may name
             return {name: self._kept(value) for name, value in item.items()}
@@ -261,10 +261,6 @@ def _makes_text(node: ast.expr) -> bool:
     if isinstance(function, ast.Attribute):
         return isinstance(function.value, ast.Constant) and function.attr in ("format", "join")
     return isinstance(function, ast.Name) and function.id in ("format", "repr", "str")
-
-
-def _has_results(item: object) -> bool:
-    return any(map(is_empty, pytree.tree_leaves(item)))
 
 
 def _logged(

@@ -21,7 +21,7 @@ from unittest.mock import patch
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 
-from outgrow.frontends.user.lines import is_of_a_library
+from outgrow.frontends.user.lines import is_of_a_library, past
 from outgrow.frontends.user.reach.configuration import NUMBERS, of_helper
 
 _OF_SCALERS = ("scale", "unscale_", "step", "update", "get_scale")
@@ -90,6 +90,5 @@ def _described(item: _Item, met: Met) -> Hashable:
 
 def _is_asked_by_the_user(frame: FrameType | None) -> bool:
     """Whether a line of the user's asks a logger something, or tells it."""
-    while frame is not None and frame.f_code.co_filename == logging.__file__:
-        frame = frame.f_back
-    return frame is not None and not is_of_a_library(frame.f_code.co_filename)
+    asking = past(frame, (logging.__file__,))
+    return asking is not None and not is_of_a_library(asking.f_code.co_filename)

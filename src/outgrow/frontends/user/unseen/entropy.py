@@ -19,6 +19,7 @@ from unittest.mock import patch
 from torch import SymInt
 
 from outgrow.errors import Uncapturable
+from outgrow.frontends.user.lines import past
 
 _Seed: TypeAlias = float | str | bytes | bytearray | None
 _seed = random.Random.seed
@@ -58,7 +59,5 @@ def nothing_from_entropy() -> Iterator[None]:
 
 def _is_allowed() -> bool:
     """Whether whoever asks for entropy is a module that is being imported, or `tempfile`."""
-    frame = sys._getframe()
-    while frame is not None and frame.f_code.co_filename in _HERE:
-        frame = frame.f_back
+    frame = past(sys._getframe(), _HERE)
     return frame is None or frame.f_code.co_name == "<module>" or frame.f_code.co_filename == tempfile.__file__
