@@ -41,7 +41,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # A job in the backgro
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU where there is none."""
+    """Skip what needs a GPU where there is none. What looks at all objects comes first, when there are few."""
+    items.sort(key=lambda item: item.get_closest_marker("nothing_frozen") is None)
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("cuda"):
