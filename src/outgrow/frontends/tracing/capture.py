@@ -166,8 +166,8 @@ def _check_told(left: Sequence[Left], *, is_alike: bool) -> None:
     inside = next((item for item in left if item.is_inside), None)
     if inside is not None and not is_alike:
         raise Uncapturable(
-            f"the next step does something else because of what this one leaves in {inside.of}, where a captured step "
-            f"leaves nothing; keep it in a buffer that the step writes with copy_, or pass it as an argument{DROP_IN}"
+            f"the next step does something else because of what this one leaves in {inside.of}, where no call shows it "
+            f"to the next one; keep it in a buffer that the step writes with copy_, or pass it as an argument{DROP_IN}"
         )
 
 
