@@ -25,10 +25,9 @@ from outgrow.frontends.tracing.noticed import LeavingSlot
 from outgrow.frontends.user.left.attributes import Left
 from outgrow.frontends.user.left.changes import Change, Filled
 from outgrow.frontends.user.left.counts import Count
-from outgrow.frontends.user.left.gathered import GoingOn
+from outgrow.frontends.user.left.gathered import GoingOn, ListSlot, PlaceSlot
 from outgrow.frontends.user.left.outside import Outside
 from outgrow.frontends.user.left.renewed import Made, renewed
-from outgrow.frontends.user.left.slots import ListSlot, PlaceSlot
 from outgrow.frontends.user.reach.configuration import content
 from outgrow.frontends.user.training.devices import CPU
 from outgrow.frontends.user.training.guards import Guards
@@ -170,7 +169,7 @@ class Captured:
     settled: tuple[Change, ...] = ()
     """What is set in attributes after every call."""
     overwritten: tuple[Left, ...] = ()
-    """Attributes in which eager mode would have a value of the step after a call."""
+    """Attributes that cannot be read after a call: eager mode would have a value of the step there."""
     outside: Outside = field(default_factory=Outside)
     """The step serves while this is what it was."""
     changed: tuple[Change, ...] = ()
@@ -220,12 +219,8 @@ class Captured:
             renewed(item, self.anew, made).leave()
         for item in self.counts:
             item.leave()
-
-    def withhold(self) -> None:
-        """Let nobody read what eager mode would have left in attributes, and no call leaves."""
         for item in self.overwritten:
-            if not item.is_there:
-                item.withhold()
+            item.withhold()
 
     @cached_property
     def batch_leaves(self) -> dict[str, int]:

@@ -43,7 +43,7 @@ from outgrow.frontends.tracing.names import DETACHES
 from outgrow.frontends.tracing.noticed import Noticed, without_graphs
 from outgrow.frontends.tracing.substitutes import Substitutes
 from outgrow.frontends.tracing.traceable import made_traceable
-from outgrow.frontends.tracing.traced import Traced, numbers_going_on, results_of, returning
+from outgrow.frontends.tracing.traced import Traced, numbers_going_on
 from outgrow.frontends.user.left.attributes import Left, attributes_kept, left_by
 from outgrow.frontends.user.left.counts import OTHERWISE
 from outgrow.frontends.user.left.gathered import Gathering, GoingOn
@@ -53,7 +53,7 @@ from outgrow.frontends.user.left.taken import arguments_in_place, nothing_taken,
 from outgrow.frontends.user.reach.containers import check_open, open_containers
 from outgrow.frontends.user.reach.helpers import helpers_noted
 from outgrow.frontends.user.reach.hooks import before_optimizers
-from outgrow.frontends.user.reach.reach import Reached, reached
+from outgrow.frontends.user.reach.reach import reached
 from outgrow.frontends.user.refusals import ANOMALY, DROP_IN, refusals
 from outgrow.frontends.user.training.devices import check_devices
 from outgrow.frontends.user.training.plain import Numbers, check_unchanged, numbers_in, numbers_of, plain_state
@@ -177,9 +177,8 @@ def _trace(
     going_on: frozenset[GoingOn],
 ) -> Traced:
     before, owners = state_tensors(training), _owners(training)
-    found_outside = reached(step, training.models, training.optimizers, *pytree.tree_unflatten(leaves, call_structure))
-    outside, gathering, intact = _found_outside(found_outside, training, leaves, going_on)
-    only_filled, home = found_outside.only_filled(), check_devices(before, leaves)
+    outside, gathering, intact = _found_outside(step, training, leaves, call_structure, going_on)
+    home = check_devices(before, leaves)
     _check_traceable(training)
     caches_casts = torch.is_autocast_cache_enabled()
     with ExitStack() as stack:
@@ -205,7 +204,7 @@ def _trace(
                 *run.made(Numbers.between(numbers, numbers_of(training)).also(gathering.numbers(saying.calls))),
             ]
             run.settled, run.exchanged = attributes.settled(), attributes.exchanged()
-            run.kept, run.changed = attributes.kept(only_filled), gathering.changed(run.numbers)
+            run.kept, run.changed = attributes.kept(), gathering.changed(run.numbers)
             return [*found, *without_graphs(value for item in run.kept for value in item.values)]
 
         attributes = stack.enter_context(attributes_kept(owners))
@@ -262,9 +261,14 @@ def _modules(values: Iterable[object]) -> list[nn.Module]:
 
 
 def _found_outside(
-    found: Reached, training: Training, leaves: Sequence[object], going_on: Collection[GoingOn]
+    step: Callable[..., object],
+    training: Training,
+    leaves: Sequence[object],
+    call_structure: pytree.TreeSpec,
+    going_on: Collection[GoingOn],
 ) -> tuple[Outside, Gathering, AbstractContextManager[None]]:
     """Return what a step finds outside, what it gathers there, and a context in which it must take nothing there."""
+    found = reached(step, training.models, training.optimizers, *pytree.tree_unflatten(leaves, call_structure))
     signed = frozenset(map(id, _owners(training)))
     outside = Outside.of(found, signed)
     elsewhere = (location for location in found.locations if not location.is_within(signed))
@@ -284,20 +288,24 @@ def _own(mode: FakeMode, tensors: Sequence[object]) -> FakeMode | None:
 
 
 def _left(run: Noticed, module: fx.GraphModule, twins: Twins) -> tuple[Left, ...]:
-    """Return what the step leaves in attributes; its module returns only the outputs of the run then, these included.
+    """Return what the step leaves in attributes; its module returns only the outputs of the run then."""
+    kept = _taken_from(module, len(run.outputs))
+    return (*left_by(run.kept, kept, partial(dependent, module), twins.fakes), *run.exchanged)
 
-    The values that attributes keep are its last results until then.
-    """
-    results = results_of(module.graph)
-    count, values = len(run.outputs), [value for item in run.kept for value in item.values]
-    kept = results[count:]
-    sources = [node.args[0] if isinstance(node, fx.Node) and node.target in DETACHES else node for node in kept]
-    left = left_by(run.kept, sources, partial(dependent, module), twins.fakes)
-    staying = [item.results or {} for item, found in zip(run.kept, left, strict=True) if found.depend]
-    by_value = {id(value): node for value, node in zip(values, kept, strict=True)}
-    more = run.keeps({slot: value for found in staying for slot, value in found.items()})
-    returning(module.graph, [*results[:count], *(by_value[id(value)] for value in more)])
-    return (*left, *run.exchanged)
+
+def _taken_from(module: fx.GraphModule, count: int) -> Sequence[object]:
+    """Let a module return only its first `count` results; return what the others were made of."""
+    output = next(iter(module.graph.find_nodes(op="output")))
+    (results,) = output.args
+    assert isinstance(results, list | tuple), "it returns a list"
+    output.args = (list(results[:count]),)
+    others = list(dict.fromkeys(node for node in results[count:] if isinstance(node, fx.Node)))
+    sources = {node: node.args[0] if node.target in DETACHES else node for node in others}
+    found = [sources[node] if isinstance(node, fx.Node) else node for node in results[count:]]
+    for node in others:
+        if not node.users and node.op == "call_function":
+            module.graph.erase_node(node)
+    return found
 
 
 def _quiet() -> AbstractContextManager[object]:

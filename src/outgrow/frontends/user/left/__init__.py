@@ -1,10 +1,7 @@
 """What does a step leave behind in the program, beside tensors of what is trained?
 
-contents    what has no content while it is captured
 changes     values and contents that a step changes, which each call changes again
-slots       where each call leaves results
 attributes  what modules and optimizers keep in their attributes
-kept        results that each call leaves there
 renewed     which containers a step makes anew
 outside     the numbers at these locations, things that a step uses, and its helpers
 said        what it prints and logs

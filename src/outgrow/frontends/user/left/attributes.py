@@ -3,15 +3,14 @@
     settled values        numbers, words, containers and configurations are part of the signature, as is which tensors
                           and modules were there before, so every call with one signature leaves the same ones: they
                           are set after each call as the captured step left them
-    values of the step    have no content while it is captured; small ones are results of the graph, of which each call
-                          leaves its own (`frontends.user.left.kept`)
+    values of the step    have no content while it is captured
 
 All attributes are put back after the capture. Objects of other kinds are not looked into: a change of one happens once,
 at the capture, and the user is told; where a step puts another one in its place, the next step must not read it. A mask
 that a module would make only once is made in every step. What depends on the batch or on weights, such as a hidden
 state, or on what the attribute held before, must not be read by the next step: to find out, the step is traced again
-with an object in its place that refuses to be read. Such an object is there after each call as well if what it stands
-for is not left. It is of the same type to whoever asks; where the next step is another one because it is there,
+with an object in its place that refuses to be read. Such an object is there after each call as well, since what it
+stands for is not. It is of the same type to whoever asks; where the next step is another one because it is there,
 signatures tell. A settled value that lets the next step read a mask that is not left, such as the length of a table
 that is kept beside it, is not left either.
 """
@@ -40,8 +39,6 @@ from outgrow.frontends.user.filling import (
     refill,
 )
 from outgrow.frontends.user.left.changes import Change, Changed, Filled, inner
-from outgrow.frontends.user.left.contents import is_empty
-from outgrow.frontends.user.left.kept import Kept, Results
 from outgrow.frontends.user.reach.configuration import is_opaque, is_settled
 from outgrow.frontends.user.reach.locations import MISSING, Location
 from outgrow.frontends.user.refusals import DROP_IN
@@ -61,13 +58,32 @@ _ONCE = (
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """Values of a step, tensors or numbers, that a module or an optimizer keeps in an attribute after it.
+
+    `replaced` is what was in the attribute before. `kind` is the type of what is there now, or, if that is a container,
+    of what is in it; `form` is the container without these values (`_form`).
+    """
+
+    owner: object
+    name: str
+    values: tuple[object, ...]
+    replaced: object
+    kind: type
+    form: object = None
+
+    def is_state(self) -> bool:
+        """Whether the values replace a number, from which the step may have made them: then they are state."""
+        return isinstance(self.replaced, int | float)
+
+
+@dataclass(frozen=True, slots=True)
 class Left:
     """An attribute in which a step leaves `count` values; the next step must not read them if they `depend` on it.
 
     They `depend` if they are made of what the step was given, as numbers of tensors are, or of what was there before.
     A `count` of 0 says that the step leaves another object there, which is not looked into. `kind` and `form` are as in
-    `Kept`. `is_alike` says that the next step does the same whether or not something is left there, and `is_there` that
-    each call can leave its own results there.
+    `Kept`. `is_alike` says that the next step does the same whether or not something is left there.
     """
 
     owner: object
@@ -77,7 +93,6 @@ class Left:
     kind: type
     form: object = field(default=None, compare=False)
     is_alike: bool = False
-    is_there: bool = False
 
     @property
     def of(self) -> str:
@@ -215,20 +230,17 @@ class Attributes:
             if changed:
                 remark(_ONCE.format(name, type(value).__name__, changed[0]))
 
-    def kept(self, only_filled: Collection[int]) -> tuple[Kept, ...]:
-        """Return the values of the step that attributes hold now; of containers, some are `only_filled` by it."""
+    def kept(self) -> tuple[Kept, ...]:
+        """Return the values of the step that attributes hold now."""
         found: list[Kept] = []
         copies = {id(container): copy for _, container, copy in self.containers}
-        results = Results(copies, only_filled)
         for owner, before in zip(self.owners, self.before, strict=True):
             for name in [name for name in vars(owner) if name not in _held_elsewhere(owner)]:
                 there, old = vars(owner)[name], before.get(name)
                 fresh = tuple(x for x in _leaves(there) if is_empty(x) and id(x) not in self.known)
                 replaced = copies.get(id(old), old)
-                if fresh:
-                    kind, form = _kind_of(there, fresh), _form(there, fresh, replaced)
-                    left = results.at(_attribute(owner, name), there, fresh)
-                    found.append(Kept(owner, name, fresh, replaced, kind, form, left))
+                kept = Kept(owner, name, fresh, replaced, _kind_of(there, fresh), _form(there, fresh, replaced))
+                found += [kept] if fresh else []
         return tuple(found)
 
     def _is_full(self, value: object) -> bool:
@@ -265,8 +277,7 @@ def left_by(
     for item in kept:
         depend = [next(rest) in depending or isinstance(value, py_sym_types) for value in item.values]
         is_state = any(depend) or item.is_state()
-        can_be = item.results is not None
-        found.append(Left(item.owner, item.name, len(depend), is_state, item.kind, item.form, is_there=can_be))
+        found.append(Left(item.owner, item.name, len(depend), is_state, item.kind, item.form))
     return tuple(found)
 
 
@@ -314,11 +325,10 @@ class _Refusing(Unreadable):
     def error(self) -> Read:
         """Return the refusal."""
         return Read(
-            f"what an earlier call left in {self._name} is read. A captured step leaves only small results there, and "
-            "none that the next one reads; return it from the step, and pass it as an argument where the next one "
-            "needs it, or keep it in a buffer that the step writes with copy_. What a forward pass makes, as one after "
-            "torch.nn.utils.prune does, is there again once the model has run by itself, under "
-            f"torch.no_grad(){DROP_IN}",
+            f"what an earlier call left in {self._name} is read, where a captured step leaves nothing; return it from "
+            "the step, and pass it as an argument where the next one needs it, or keep it in a buffer that the step "
+            "writes with copy_. What a forward pass makes, as one after torch.nn.utils.prune does, is there again once "
+            f"the model has run by itself, under torch.no_grad(){DROP_IN}",
             self._owner,
         )
 
@@ -383,6 +393,16 @@ def _held_elsewhere(owner: object) -> tuple[str, ...]:
 
 def _leaves(value: object) -> list[object]:
     return pytree.tree_leaves(list(value) if isinstance(value, set) else value)
+
+
+def is_empty(value: object) -> bool:
+    """Whether a value has no content while a step is captured."""
+    return isinstance(value, (FakeTensor, *py_sym_types))
+
+
+def has_results(value: object) -> bool:
+    """Whether there is anything in a value that has no content while a step is captured."""
+    return any(map(is_empty, pytree.tree_leaves(value)))
 
 
 def _kind_of(there: object, fresh: Sequence[object]) -> type:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from outgrow.frontends.user.filling import Container, differ, entries, is_container, refill
-from outgrow.frontends.user.left.contents import is_empty
+from outgrow.frontends.user.left.attributes import is_empty
 from outgrow.frontends.user.reach.containers import held
 from outgrow.frontends.user.reach.locations import Location, is_of_the_user
 

@@ -18,8 +18,9 @@ whatever is there.
 from collections import deque
 from collections.abc import Collection, Hashable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
+from operator import is_
 from typing import Any, Self, TypeAlias
 
 import numpy as np
@@ -27,12 +28,10 @@ from torch import SymFloat, SymInt
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.user.filling import differ, is_container, refill
-from outgrow.frontends.user.left.attributes import Read
+from outgrow.frontends.user.left.attributes import Read, has_results, is_empty
 from outgrow.frontends.user.left.changes import Change, Changed
-from outgrow.frontends.user.left.contents import has_results, is_empty
-from outgrow.frontends.user.left.made import is_made, taken_apart
+from outgrow.frontends.user.left.made import is_made, put_together, taken_apart
 from outgrow.frontends.user.left.outside import Outside
-from outgrow.frontends.user.left.slots import ListSlot, PlaceSlot, appended
 from outgrow.frontends.user.reach.configuration import NUMBERS, is_settled
 from outgrow.frontends.user.reach.containers import open_containers
 from outgrow.frontends.user.reach.locations import MISSING, Location
@@ -45,6 +44,47 @@ _NUMBERS = (int, float)
 _LISTS = (list, deque)
 _MOST_ENTRIES = 256
 """Of a larger dictionary no entries are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListSlot:
+    """A list of a `kind`, or a deque, outside, to which a step appends; whether it `is_used` in other ways, too."""
+
+    key: Hashable
+    location: Location = field(compare=False)
+    kind: type = field(compare=False)
+    is_used: bool = field(compare=False)
+
+    def still_fits(self) -> bool:
+        """Whether one of the same kind is there."""
+        return type(self.location.read()) is self.kind
+
+    def leave(self, items: Any) -> None:
+        """Append what a call does."""
+        there: Any = self.location.read()
+        there.extend(put_together(items))
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceSlot:
+    """A location outside at which a step puts a result, or something with results in it.
+
+    It is an attribute or an entry of an object of a type, its `owner`, or a variable; whether the step uses, in other
+    ways, what is there, it `is_used`.
+    """
+
+    key: Hashable
+    location: Location = field(compare=False)
+    owner: type = field(compare=False)
+    is_used: bool = field(compare=False)
+
+    def still_fits(self) -> bool:
+        """Whether it can be put there as it was."""
+        return type(self.location.owner()) is self.owner
+
+    def leave(self, value: object) -> None:
+        """Put what a call does."""
+        self.location.write(put_together(value))
 
 
 GoingOn: TypeAlias = NumberSlot | ListSlot | PlaceSlot
@@ -74,8 +114,13 @@ class _Held:
             return []
         if isinstance(self.stand_in, _Taking):
             return self.stand_in.items
-        is_short = isinstance(self.stand_in, deque) and not self.is_window()
-        return appended([*self.stand_in], self.copy, self.stand_in.maxlen if is_short else None) or []
+        now, count = [*self.stand_in], len(self.copy)
+        gone = 0
+        if isinstance(self.stand_in, deque) and not self.is_window() and len(now) == self.stand_in.maxlen:
+            starts = range(max(0, count - len(now)), count)
+            gone = next((at for at in starts if all(map(is_, now, self.copy[at:]))), count)
+        stays = len(now) >= count - gone and all(map(is_, now, self.copy[gone:]))
+        return now[count - gone :] if stays else []
 
     def is_window(self) -> bool:
         """Whether one that may be longer stands for a deque of a greatest length."""

@@ -21,7 +21,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from outgrow.frontends.user.left.contents import is_empty
+from outgrow.frontends.user.left.attributes import is_empty
 from outgrow.frontends.user.reach.configuration import NUMBERS
 from outgrow.frontends.user.reach.locations import is_of_the_user
 

@@ -25,9 +25,9 @@ from outgrow.frontends.user.filling import (
     is_container,
     refill,
 )
+from outgrow.frontends.user.left.attributes import has_results
 from outgrow.frontends.user.left.belongings import Belongings
 from outgrow.frontends.user.left.changes import Change, Changed, Filled
-from outgrow.frontends.user.left.contents import has_results
 from outgrow.frontends.user.reach.configuration import (
     NUMBERS,
     content,
@@ -150,7 +150,7 @@ class Outside:
     @staticmethod
     def of(reached: Reached, signed: frozenset[int] = frozenset()) -> "Outside":
         """Note what is at some locations; what is in a module or optimizer of a `signed` identity is in signatures."""
-        locations = [location for location in reached.locations if not _is_in_signatures(location, signed)]
+        locations = [location for location in reached.locations if not location.is_signed(signed)]
         found = [item for item in map(Number.at, locations) if _is_number(item.value) or item.location.may_come()]
         counting = (reached.whole | reached.by_entries | reached.asked) - {item.location.key for item in found}
         used = [item for item in locations if item.key in counting and _counts(item.read())]
@@ -204,11 +204,6 @@ class Outside:
         """Make it what it was, except where something else is now."""
         for item in (*self.numbers, *self.things):
             item.put_back()
-
-
-def _is_in_signatures(location: Location, signed: frozenset[int]) -> bool:
-    """Whether signatures describe what is at a location, or that nothing is there."""
-    return location.is_signed(signed) or (location.read() is MISSING and location.is_within(signed))
 
 
 def _is_number(value: object) -> bool:

@@ -34,7 +34,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.types import py_sym_types
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.user.left.contents import has_results
+from outgrow.frontends.user.left.attributes import has_results
 from outgrow.frontends.user.lines import NO_LINE, is_of_a_library, present_line
 from outgrow.frontends.user.own_thread import in_own_thread
 from outgrow.frontends.user.refusals import CONTENT, DROP_IN

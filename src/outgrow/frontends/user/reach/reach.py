@@ -98,13 +98,6 @@ class Reached:
     asked: frozenset[Key]
     codes: tuple[tuple[FunctionType, CodeType], ...]
 
-    def only_filled(self) -> frozenset[int]:
-        """Return, by identity, the containers here that are used by their entries, or filled, and in no other way."""
-        used = self.whole | self.asked
-        values = [item for location in self.locations for item in (location.read(), location.owner())]
-        others = {id(location.read()) for location in self.locations if location.key in used}
-        return frozenset(id(value) for value in values if is_container(value)) - others
-
 
 def reached(
     step: Callable[..., object],
