@@ -463,11 +463,11 @@ class Watched(nn.Module):
         return x
 
 
-def test_what_a_step_keeps_in_an_attribute_cannot_be_read(compiled: Compile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_large_in_an_attribute_cannot_be_read(compiled: Compile, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until eager mode sets it, which makes no new plan; a copy of the model can be made at any time."""
     monkeypatch.setattr(within_budget, "_ROOMY_BYTES", 1 << 60)
     model = Watched()
-    x, y = torch.ones(8, 64), torch.ones(8).long()
+    x, y = torch.ones(257, 64), torch.ones(257).long()  # beyond 64 KiB
     job = Job(nn.Sequential(model), torch.optim.SGD(model.parameters(), lr=0.1), [(x, y)])
     step = compiled(job, "1GiB")
     for _ in range(3):

@@ -132,6 +132,7 @@ def settle(feed: Feed, outcome: Outcome) -> object:
     returned, gathered = captured.left_after(outcome.results, partial(_held, feed))
     for slot, value in zip(captured.gathered, gathered, strict=True):
         slot.leave(value)
+    captured.show()
     return returned
 
 

@@ -12,7 +12,8 @@ from itertools import accumulate
 from time import perf_counter
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from outgrow.errors import Infeasible
 from outgrow.frontends.advice import Advice
@@ -25,7 +26,7 @@ from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.runs import Runs
 from outgrow.frontends.tracing.captured import Captured, Given
 from outgrow.frontends.tracing.signature import Signature, signature
-from outgrow.frontends.user.left.attributes import Left, withheld
+from outgrow.frontends.user.left.attributes import Left, nothing_shown, withheld
 from outgrow.frontends.user.left.counts import Count
 from outgrow.frontends.user.training.state import Training, held_tensors, local
 from outgrow.report.plans import PlanReport, PlansReport
@@ -87,6 +88,16 @@ class Entries:
         return served
 
     def _examined(self, arguments: Arguments, told: Told) -> Served:
+        with nothing_shown(self._owners()):
+            return self._looked_at(arguments, told)
+
+    def _owners(self) -> Iterator[nn.Module | Optimizer]:
+        """Yield what may have results of earlier calls in its attributes, of this step or of others."""
+        for model in self._training.models:
+            yield from model.modules()
+        yield from self._training.optimizers
+
+    def _looked_at(self, arguments: Arguments, told: Told) -> Served:
         key = self._signature(arguments, self._overwritten, self._counts)
         leaves = arguments.leaves
         candidates = self._by_signature.get(key, [])
@@ -96,7 +107,7 @@ class Entries:
         if found is None and _own_what_was_loaded(self._training):
             found = self._serving(candidates, leaves)
         if found is not None and not told.certain and self._lets_go(found):
-            return self._examined(arguments, told)
+            return self._looked_at(arguments, told)
         number = None if found is None else found.entry.number
         if self._workers is not None and not self._workers.agree_on(number, self._training, leaves):
             found = None
@@ -148,7 +159,7 @@ class Entries:
         begin, leaves = perf_counter(), arguments.leaves
         exceeding = (other.runs for other in self._by_signature.get(key, ()) if other.runs.function.has_exceeded)
         runs = next(exceeding, Runs()).alike()
-        captured = self._capturing.captured(arguments, self._counted, told)
+        captured = self._captured(arguments, told)
         left = self._overwritten | {item.key: item.merged(self._overwritten) for item in captured.overwritten}
         counts = self._counts | {count.location.key: count for count in captured.counts if count.is_signed}
         if captured.overwritten or captured.counts:
@@ -157,7 +168,7 @@ class Entries:
             del captured
             clear_away()
             # it comes to lie where those were that have been forgotten
-            captured = self._capturing.captured(arguments, self._counted, told)
+            captured = self._captured(arguments, told)
             clear_away()
         entry = Entry(
             number=self._made,
@@ -179,6 +190,11 @@ class Entries:
             self._forget(self._by_use[:1])
             self._advice.on_shapes(_MOST_ENTRIES)
         return entry
+
+    def _captured(self, arguments: Arguments, told: Told) -> Captured:
+        """Capture a call, which must not read results that others leave in attributes, whatever is there now."""
+        with withheld(item for item in self._overwritten.values() if item.node):
+            return self._capturing.captured(arguments, self._counted, told)
 
     def _planned(self, captured: Captured, leaves: Sequence[object], runs: Runs) -> Runnable | None:
         """Return a plan of a step that is new; None if older entries had to be forgotten to make room for one."""
@@ -363,7 +379,8 @@ class Entries:
         """Whether a call that was carried out as it is written was that of its entry."""
         if served.is_known:
             return True
-        alike = self._by_signature.get(self._signature(arguments, self._overwritten, self._counts), ())
+        with nothing_shown(self._owners()):
+            alike = self._by_signature.get(self._signature(arguments, self._overwritten, self._counts), ())
         return served.entry in alike and served.entry.captured.outside.still_hold()
 
     def close(self) -> None:

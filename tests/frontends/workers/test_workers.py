@@ -338,7 +338,7 @@ def test_what_a_step_over_a_mesh_would_keep_or_has_left_is_refused() -> None:
 
 
 def left_in_a_log(mesh: DeviceMesh | None) -> list[Any]:
-    """What a step leaves in lists and in an attribute in three calls."""
+    """What a step leaves in lists and in attributes in three calls."""
     torch.manual_seed(0)
     model, numbers, tensors = torch.nn.Linear(4, 4), list[float](), list[Tensor]()
     holder = SimpleNamespace(hidden=torch.zeros(3, 4))
@@ -350,12 +350,13 @@ def left_in_a_log(mesh: DeviceMesh | None) -> list[Any]:
         loss.backward()
         numbers.append(loss.item())
         tensors.append(loss.detach())
+        model.seen = hidden[:2].detach()
         return loss.detach()
 
     ran = step if mesh is None else outgrow.compile(step, model=model, memory_budget="1GiB", mesh=mesh)
     for _ in range(3):
         ran(torch.ones(3, 4))
-    return [numbers, torch.stack(tensors).tolist(), holder.hidden.tolist()]
+    return [numbers, torch.stack(tensors).tolist(), holder.hidden.tolist(), vars(model)["seen"].tolist()]
 
 
 def logged(mesh: DeviceMesh, _folder: Path) -> dict[str, Any]:

@@ -100,6 +100,7 @@ def _captured_by(
     traced = traced_anew()
     mode, environment, left = traced.mode, traced.shape_env, traced.left
     did = _did(traced, is_compared=bool(left or counting))
+    did_beside = _did_beside_attributes(traced) if left else did
     with taken_out_on_failure(mode, environment, traced.outside):
         captured = assembled(traced)
         del traced
@@ -109,18 +110,21 @@ def _captured_by(
     counts = counted(did, lambda: _did(traced_anew(), is_compared=True), counting)
     if counts:
         captured = captured.counting(counts)
-    captured = _leaving(captured, did, left, traced_anew) if left else captured
+    captured = _leaving(captured, did_beside, left, traced_anew) if left else captured
     return replace(captured, anew=made_anew(did, lambda: _did(traced_anew())))
 
 
 def _leaving(captured: Captured, did: Did, left: Sequence[Left], traced_anew: Callable[[], Traced]) -> Captured:
     """Return a captured step that has `left` something in attributes, once the next step is known not to read it."""
+    nodes = {item.key: item.node for item in left}
 
     def next_did(settled: Sequence[Change], not_to_read: Sequence[Left]) -> Did:
         with next_step(settled, not_to_read) as check_unmoved:
-            found = _did(traced_anew(), is_compared=True)
-            check_unmoved(found.settled)
-            return found
+            traced = traced_anew()
+            check_unmoved(traced.settled)
+            again = {item.key: item.node for item in traced.left}
+            nodes.update((key, "") for key, node in nodes.items() if again.get(key) != node)
+            return _did_beside_attributes(traced)
 
     settled = captured.settled
     has_settled = {id(item.location.held) for item in settled}
@@ -143,7 +147,9 @@ def _leaving(captured: Captured, did: Did, left: Sequence[Left], traced_anew: Ca
     if overwritten:
         is_alike = _is_alike(did, found if not settled else None, lambda: next_did((), state))
         _check_told(overwritten, is_alike=is_alike)
-        overwritten = [replace(item, is_alike=is_alike) for item in overwritten]
+        overwritten = [
+            replace(item, is_alike=is_alike, node=nodes[item.key] if is_alike else "") for item in overwritten
+        ]
     return replace(captured, settled=settled, overwritten=tuple(overwritten))
 
 
@@ -160,8 +166,8 @@ def _check_told(left: Sequence[Left], *, is_alike: bool) -> None:
     inside = next((item for item in left if item.is_inside), None)
     if inside is not None and not is_alike:
         raise Uncapturable(
-            f"the next step does something else because of what this one leaves in {inside.of}, where a captured step "
-            f"leaves nothing; keep it in a buffer that the step writes with copy_, or pass it as an argument{DROP_IN}"
+            f"the next step does something else because of what this one leaves in {inside.of}, where no call shows it "
+            f"to the next one; keep it in a buffer that the step writes with copy_, or pass it as an argument{DROP_IN}"
         )
 
 
@@ -169,3 +175,9 @@ def _did(traced: Traced, *, is_compared: bool = False) -> Did:
     """Return what a step did when it was traced, with its program if that is to be compared."""
     found = Did("", traced.returned, traced.changed, traced.settled)
     return replace(found, program=traced.module.code) if is_compared or found.numbers() else found
+
+
+def _did_beside_attributes(traced: Traced) -> Did:
+    """Return what a step did when it was traced, but for results that it leaves in attributes."""
+    leaves, _ = traced.kept_from
+    return Did(traced.program_beside_attributes(), traced.returned[:leaves], traced.changed, traced.settled)

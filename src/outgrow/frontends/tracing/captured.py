@@ -169,7 +169,7 @@ class Captured:
     settled: tuple[Change, ...] = ()
     """What is set in attributes after every call."""
     overwritten: tuple[Left, ...] = ()
-    """Attributes that cannot be read after a call: eager mode would have a value of the step there."""
+    """Attributes in which eager mode would have a value of the step after a call."""
     outside: Outside = field(default_factory=Outside)
     """The step serves while this is what it was."""
     changed: tuple[Change, ...] = ()
@@ -219,8 +219,11 @@ class Captured:
             renewed(item, self.anew, made).leave()
         for item in self.counts:
             item.leave()
+
+    def show(self) -> None:
+        """Let attributes show the results of a call, and refuse to be read where eager mode would have left others."""
         for item in self.overwritten:
-            item.withhold()
+            (item.show if item.node else item.withhold)()
 
     @cached_property
     def batch_leaves(self) -> dict[str, int]:

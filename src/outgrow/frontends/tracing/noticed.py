@@ -55,6 +55,9 @@ class Noticed:
     gathered: Mapping[LeavingSlot, object] = field(default_factory=dict[LeavingSlot, object])
     said: tuple[object, ...] = ()
     said_from: int = 0
+    kept_from: tuple[int, int] = (0, 0)
+    held: Mapping[int, HeldSlot] = field(default_factory=dict[int, HeldSlot])
+    """The slots of tensors that hang in them when the step ends, or were given, by identity."""
 
     def leaves(self, returned: object, results: Mapping[ListSlot | PlaceSlot, object], saying: Saying) -> None:
         """Note what the step returns, where it leaves results, and what it says."""
@@ -72,15 +75,25 @@ class Noticed:
         return without_graphs([*self._returned(after, batch), *self._hanging(before, after, data)])
 
     def _returned(self, after: Mapping[StateSlot, Tensor], batch: Mapping[int, Tensor]) -> list[object]:
-        slots: dict[int, HeldSlot] = {id(tensor): BatchSlot(at) for at, tensor in batch.items()}
-        slots |= {id(tensor): slot for slot, tensor in after.items()}
+        given: dict[int, HeldSlot] = {id(tensor): BatchSlot(at) for at, tensor in batch.items()}
+        self.held = given | {id(tensor): slot for slot, tensor in after.items()}
         gathered = [*self.gathered.values()]
         open_containers((self.values, gathered))
         check_open((self.values, gathered), "return them in a dict, list, tuple or dataclass")
         leaves, self.structure = pytree.tree_flatten(self.values)
         others, self.structure_of_gathered = pytree.tree_flatten(gathered)
+        return self._outputs((*leaves, *others))
+
+    def keeps(self, results: Mapping[PlaceSlot, object]) -> None:
+        """Note results that the step leaves in attributes, each of which is an output."""
+        self.kept_from = (len(self.returned), len(self.outputs))
+        self.gathered = {**self.gathered, **results}
+        self.structure_of_gathered = pytree.tree_structure([*self.gathered.values()])
+        self._outputs(results.values())
+
+    def _outputs(self, leaves: Iterable[object]) -> list[object]:
         found: list[object] = []
-        for at, leaf in enumerate((*leaves, *others)):
+        for at, leaf in enumerate(leaves, len(self.returned)):
             if isinstance(leaf, str) and "FakeTensor(" in leaf:
                 raise Uncapturable(
                     "the step returns text that it made of a tensor, whose content is not there while the step is "
@@ -89,7 +102,7 @@ class Noticed:
             is_output = isinstance(leaf, (Tensor, *py_sym_types))
             self.returned.append(None if is_output else leaf)
             if is_output:
-                self.outputs.append(Leaf(at, Kind.of(leaf, slots.get(id(leaf)))))
+                self.outputs.append(Leaf(at, Kind.of(leaf, self.held.get(id(leaf)))))
                 found.append(leaf)
         return found
 

@@ -43,10 +43,10 @@ from outgrow.frontends.tracing.names import DETACHES
 from outgrow.frontends.tracing.noticed import Noticed, without_graphs
 from outgrow.frontends.tracing.substitutes import Substitutes
 from outgrow.frontends.tracing.traceable import made_traceable
-from outgrow.frontends.tracing.traced import Traced, numbers_going_on
-from outgrow.frontends.user.left.attributes import Left, attributes_kept, left_by
+from outgrow.frontends.tracing.traced import Traced, numbers_going_on, results_of, returning
+from outgrow.frontends.user.left.attributes import Left, attribute, attributes_kept, left_by
 from outgrow.frontends.user.left.counts import OTHERWISE
-from outgrow.frontends.user.left.gathered import Gathering, GoingOn
+from outgrow.frontends.user.left.gathered import Gathering, GoingOn, PlaceSlot
 from outgrow.frontends.user.left.outside import Outside
 from outgrow.frontends.user.left.said import Saying
 from outgrow.frontends.user.left.taken import arguments_in_place, nothing_taken, warn_of_given
@@ -288,24 +288,25 @@ def _own(mode: FakeMode, tensors: Sequence[object]) -> FakeMode | None:
 
 
 def _left(run: Noticed, module: fx.GraphModule, twins: Twins) -> tuple[Left, ...]:
-    """Return what the step leaves in attributes; its module returns only the outputs of the run then."""
-    kept = _taken_from(module, len(run.outputs))
-    return (*left_by(run.kept, kept, partial(dependent, module), twins.fakes), *run.exchanged)
+    """Return what the step leaves in attributes. What each call can leave there are results of its module from now on.
 
-
-def _taken_from(module: fx.GraphModule, count: int) -> Sequence[object]:
-    """Let a module return only its first `count` results; return what the others were made of."""
-    output = next(iter(module.graph.find_nodes(op="output")))
-    (results,) = output.args
-    assert isinstance(results, list | tuple), "it returns a list"
-    output.args = (list(results[:count]),)
-    others = list(dict.fromkeys(node for node in results[count:] if isinstance(node, fx.Node)))
-    sources = {node: node.args[0] if node.target in DETACHES else node for node in others}
-    found = [sources[node] if isinstance(node, fx.Node) else node for node in results[count:]]
-    for node in others:
-        if not node.users and node.op == "call_function":
-            module.graph.erase_node(node)
-    return found
+    Until then all that attributes keep are its last results.
+    """
+    results, count = results_of(module.graph), len(run.outputs)
+    kept = results[count:]
+    sources = [node.args[0] if isinstance(node, fx.Node) and node.target in DETACHES else node for node in kept]
+    left = left_by(run.kept, sources, partial(dependent, module), twins.fakes)
+    rest, slots, staying = iter(kept), dict[PlaceSlot, object](), list[fx.Node]()
+    for at, item in enumerate(run.kept):
+        first, *_ = [next(rest) for _ in item.values]
+        if item.can_stay and left[at].depend and isinstance(first, fx.Node):
+            place = attribute(item.owner, item.name)
+            slots[PlaceSlot(place.key, place, type(item.owner), is_used=False)] = item.values[0]
+            staying.append(first)
+            left[at] = replace(left[at], node=first.name)
+    run.keeps(slots)
+    returning(module.graph, [*results[:count], *staying])
+    return (*left, *run.exchanged)
 
 
 def _quiet() -> AbstractContextManager[object]:

@@ -428,8 +428,8 @@ def test_numbers_are_left_as_the_step_leaves_them() -> None:
     assert (model.is_odd, model.calls) == (True, 1)
 
 
-def test_numbers_of_the_step_are_not_there_after_it() -> None:
-    """Who reads one is refused, in an attribute and in a container, which has one entry more than before."""
+def test_what_stands_for_numbers_refuses_to_be_read() -> None:
+    """In an attribute and in a container, which has one entry more than before."""
     model = Logging()
     found = captured(model)
     assert (model.calls, list(model.numbers)) == (0, [1.0])
@@ -441,6 +441,75 @@ def test_numbers_of_the_step_are_not_there_after_it() -> None:
     for read in (lambda: f"{model.calls:.3f}", lambda: model.calls == 0, lambda: model.numbers[1] + 1.0):  # type: ignore[operator]
         with pytest.raises(Uncapturable, match="an earlier call left in Logging"):
             read()
+
+
+class Watching(Base):
+    """Keeps results in attributes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.linear(x)
+        loss = hidden.square().mean()
+        self.hidden, self.calls, self.given, self.same = hidden, loss.item(), x, hidden
+        return loss
+
+
+@pytest.mark.usefixtures("no_room_is_ample")
+def test_small_results_in_attributes_are_those_of_each_call() -> None:
+    """In one plan for each shape. An argument that is kept is itself, and what two attributes have is one tensor."""
+
+    def found(*, compiled: bool) -> tuple[object, int]:
+        torch.manual_seed(0)
+        model = Watching()
+        run = _training(model, compiled=compiled)
+        seen: list[object] = []
+        for rows in (2, 3, 2, 3, 2):
+            batch = torch.randn(rows, 4)
+            run(batch)
+            assert model.given is batch
+            assert model.hidden is not None
+            assert model.hidden is model.same
+            assert model.hidden.requires_grad
+            seen += [model.hidden.tolist(), model.calls]
+        return seen, len(run.plans.plans) if isinstance(run, outgrow.Step) else 2
+
+    assert found(compiled=True) == found(compiled=False)
+
+
+class Scaling(Base):
+    """Reads what an earlier call left where the batch has three rows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) == 3:
+            return self.linear(x).square().mean() * self.calls
+        loss = self.linear(x).square().mean()
+        self.calls = loss.item()
+        return loss
+
+
+@pytest.mark.usefixtures("no_room_is_ample")
+def test_another_step_does_not_read_what_a_call_has_left() -> None:
+    """It would be a constant of that step, whether it is one of the same function or of another."""
+    for other in (False, True):
+        model = Scaling()
+        first = _training(model, compiled=True)
+        second = _training(model, compiled=True) if other else first
+        first(torch.ones(2, 4))
+        assert isinstance(model.calls, float)
+        with pytest.raises(Uncapturable, match=r"left in Scaling\.calls is read"):
+            second(torch.ones(3, 4))
+        assert isinstance(model.calls, float)
+
+
+@pytest.mark.usefixtures("no_room_is_ample")
+def test_steps_of_one_model_have_a_plan_whatever_the_other_leaves() -> None:
+    """Each finds what it found before."""
+    model = Watching()
+    first, second = _training(model, compiled=True), _training(model, compiled=True)
+    for _ in range(4):
+        first(torch.randn(2, 4))
+        second(torch.randn(2, 4))
+    assert isinstance(second, outgrow.Step)
+    assert len(second.plans.plans) <= 2
 
 
 class Fixed(OrderedDict[str, object]):
@@ -707,3 +776,35 @@ def test_what_is_put_into_an_argument_is_told() -> None:
     model.is_odd = True
     with pytest.warns(UserWarning, match="puts something into a dict or a list among its arguments"):
         capture(step, [model], [], ({"x": torch.ones(2, 4)},))
+
+
+class Auxiliary(Base):
+    """Leaves a number, or nothing where the batch has three rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.latest: float | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        loss = self.linear(x).square().mean()
+        self.latest = None if len(x) == 3 else loss.item()
+        return loss
+
+
+@pytest.mark.usefixtures("no_room_is_ample")
+def test_a_step_that_empties_an_attribute_does_so_whatever_was_there_when_it_was_captured() -> None:
+    """Also where the user had emptied it before."""
+
+    def found(*, compiled: bool) -> list[object]:
+        torch.manual_seed(0)
+        model = Auxiliary()
+        run, seen = _training(model, compiled=compiled), list[object]()
+        for rows in (2, 2, 0, 3, 2, 3, 0, 3):
+            if rows:
+                run(torch.ones(rows, 4))
+            else:
+                model.latest = None
+            seen.append(model.latest)
+        return seen
+
+    assert found(compiled=True) == found(compiled=False)

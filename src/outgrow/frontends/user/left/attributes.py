@@ -3,16 +3,17 @@
     settled values        numbers, words, containers and configurations are part of the signature, as is which tensors
                           and modules were there before, so every call with one signature leaves the same ones: they
                           are set after each call as the captured step left them
-    values of the step    have no content while it is captured
+    values of the step    have no content while it is captured; a small one that is in an attribute itself, in no
+                          container, is a result of the graph, and each call leaves its own
 
 All attributes are put back after the capture. Objects of other kinds are not looked into: a change of one happens once,
 at the capture, and the user is told; where a step puts another one in its place, the next step must not read it. A mask
 that a module would make only once is made in every step. What depends on the batch or on weights, such as a hidden
 state, or on what the attribute held before, must not be read by the next step: to find out, the step is traced again
-with an object in its place that refuses to be read. Such an object is there after each call as well, since what it
-stands for is not. It is of the same type to whoever asks; where the next step is another one because it is there,
-signatures tell. A settled value that lets the next step read a mask that is not left, such as the length of a table
-that is kept beside it, is not left either.
+with an object in its place that refuses to be read. Such an object is there after each call as well if what it stands
+for is not left, and whenever a step is captured or looked for. It is of the same type to whoever asks; where the next
+step is another one because it is there, signatures tell. A settled value that lets the next step read a mask that is
+not left, such as the length of a table that is kept beside it, is not left either.
 """
 
 from collections import deque
@@ -20,6 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 import torch.utils._pytree as pytree
 from torch import SymBool, SymFloat, SymInt, Tensor
@@ -44,12 +46,15 @@ from outgrow.frontends.user.reach.locations import MISSING, Location
 from outgrow.frontends.user.refusals import DROP_IN
 from outgrow.frontends.user.unreadable import Unreadable
 from outgrow.remarks import remark
+from outgrow.units import KIB
 
 _OF_MODULES = ("_parameters", "_buffers")
 _OF_OPTIMIZERS = ("state", "param_groups")
 """Attributes that are a module's tables of tensors, or an optimizer's."""
 _Contained: TypeAlias = tuple[Location, Container | Array, Container | Array]
 """Where a container is, itself, and a copy."""
+_MOST_BYTES = 64 * KIB
+"""Tensors in more memory are not left: it would be taken between the steps."""
 _NUMBERS: dict[type, type] = {SymInt: int, SymFloat: float, SymBool: bool}
 _ONCE = (
     "The step changes {0}.{2}. outgrow does not look into a {1}, so this happens once, when the step is captured. Keep "
@@ -62,7 +67,8 @@ class Kept:
     """Values of a step, tensors or numbers, that a module or an optimizer keeps in an attribute after it.
 
     `replaced` is what was in the attribute before. `kind` is the type of what is there now, or, if that is a container,
-    of what is in it; `form` is the container without these values (`_form`).
+    of what is in it; `form` is the container without these values (`_form`). Each call can leave its own there if the
+    attribute is a small value itself: it `can_stay`.
     """
 
     owner: object
@@ -71,6 +77,7 @@ class Kept:
     replaced: object
     kind: type
     form: object = None
+    can_stay: bool = False
 
     def is_state(self) -> bool:
         """Whether the values replace a number, from which the step may have made them: then they are state."""
@@ -83,7 +90,8 @@ class Left:
 
     They `depend` if they are made of what the step was given, as numbers of tensors are, or of what was there before.
     A `count` of 0 says that the step leaves another object there, which is not looked into. `kind` and `form` are as in
-    `Kept`. `is_alike` says that the next step does the same whether or not something is left there.
+    `Kept`. `is_alike` says that the next step does the same whether or not something is left there. `node` is the name
+    of what in the trace each call leaves there; empty if it leaves nothing.
     """
 
     owner: object
@@ -93,6 +101,7 @@ class Left:
     kind: type
     form: object = field(default=None, compare=False)
     is_alike: bool = False
+    node: str = ""
 
     @property
     def of(self) -> str:
@@ -122,6 +131,10 @@ class Left:
         """Whether a call that finds `there`, nothing or a settled value, in the attribute has its own signature."""
         return not self.is_alike and (there is MISSING or is_settled(there))
 
+    def show(self) -> None:
+        """Note that what is there now was left there by a call."""
+        _shown.setdefault(self.owner, {})[self.name] = (self.refusing(), vars(self.owner)[self.name])
+
     def withhold(self) -> None:
         """Put an object there that refuses to be read; into a container, such objects for the values in it."""
         table = vars(self.owner)
@@ -130,6 +143,30 @@ class Left:
             refill(there, _with_refusing(there, refusing, self))
         else:
             table[self.name] = refusing
+
+
+_shown: WeakKeyDictionary[Any, dict[str, tuple[object, object]]] = WeakKeyDictionary()
+"""Results that calls of any step have left, by owner and attribute, each with what refuses to be read in its place."""
+
+
+@contextmanager
+def nothing_shown(owners: Iterable[object]) -> Iterator[None]:
+    """Within this context objects that refuse to be read are in attributes in place of results that calls have left."""
+    tables = [(vars(owner), _shown.get(owner, {})) for owner in (owners if _shown else ())]
+    hidden = [
+        (table, name, refusing, value)
+        for table, shown in tables
+        for name, (refusing, value) in shown.items()
+        if table.get(name) is value
+    ]
+    for table, name, refusing, _ in hidden:
+        table[name] = refusing
+    try:
+        yield
+    finally:
+        for table, name, refusing, value in hidden:
+            if table.get(name) is refusing:
+                table[name] = value
 
 
 @contextmanager
@@ -182,7 +219,7 @@ class Attributes:
         for owner, copy in zip(each, before, strict=True):
             for name, value in copy.items():
                 if name not in _held_elsewhere(owner):
-                    _find_containers(_attribute(owner, name), value, found)
+                    _find_containers(attribute(owner, name), value, found)
         known = frozenset(id(leaf) for copy in before for leaf in _leaves(copy) if isinstance(leaf, FakeTensor))
         named = ((f"{type(owner).__name__}.{name}", value) for owner in each for name, value in vars(owner).items())
         inside = ((name, value) for name, value in named if is_opaque(value) and hasattr(value, "__dict__"))
@@ -208,9 +245,9 @@ class Attributes:
             elsewhere = _held_elsewhere(owner)
             there = {name: value for name, value in vars(owner).items() if name not in elsewhere}
             new = [(name, value) for name, value in there.items() if name not in copy or copy[name] is not value]
-            found += [Changed(_attribute(owner, name), value) for name, value in new if self._is_full(value)]
+            found += [Changed(attribute(owner, name), value) for name, value in new if self._is_full(value)]
             gone = [name for name in copy if name not in there and name not in elsewhere]
-            found += [Changed(_attribute(owner, name), MISSING) for name in gone]
+            found += [Changed(attribute(owner, name), MISSING) for name in gone]
         return tuple(found)
 
     def exchanged(self) -> tuple[Left, ...]:
@@ -239,7 +276,9 @@ class Attributes:
                 there, old = vars(owner)[name], before.get(name)
                 fresh = tuple(x for x in _leaves(there) if is_empty(x) and id(x) not in self.known)
                 replaced = copies.get(id(old), old)
-                kept = Kept(owner, name, fresh, replaced, _kind_of(there, fresh), _form(there, fresh, replaced))
+                can_stay = len(fresh) == 1 and fresh[0] is there and _is_small(there)
+                form = _form(there, fresh, replaced)
+                kept = Kept(owner, name, fresh, replaced, _kind_of(there, fresh), form, can_stay)
                 found += [kept] if fresh else []
         return tuple(found)
 
@@ -263,14 +302,14 @@ def left_by(
     nodes: Iterable[object],
     dependent: Callable[[Sequence[Tensor]], Collection[object]],
     fakes: Mapping[int, Tensor],
-) -> tuple[Left, ...]:
+) -> list[Left]:
     """Return what a step leaves in attributes; `nodes` of its trace are the values that are kept, in order.
 
     `dependent` gives the nodes that depend on what the step is given, if some tensors are others in the next one, and
     `fakes` are the tensors of the trace by the identities of those that it stands for.
     """
     if not kept:
-        return ()
+        return []
     replaced = [fakes[id(leaf)] for item in kept for leaf in _leaves(item.replaced) if id(leaf) in fakes]
     rest, depending = iter(nodes), dependent(replaced)
     found: list[Left] = []
@@ -278,7 +317,7 @@ def left_by(
         depend = [next(rest) in depending or isinstance(value, py_sym_types) for value in item.values]
         is_state = any(depend) or item.is_state()
         found.append(Left(item.owner, item.name, len(depend), is_state, item.kind, item.form))
-    return tuple(found)
+    return found
 
 
 @contextmanager
@@ -325,10 +364,11 @@ class _Refusing(Unreadable):
     def error(self) -> Read:
         """Return the refusal."""
         return Read(
-            f"what an earlier call left in {self._name} is read, where a captured step leaves nothing; return it from "
-            "the step, and pass it as an argument where the next one needs it, or keep it in a buffer that the step "
-            "writes with copy_. What a forward pass makes, as one after torch.nn.utils.prune does, is there again once "
-            f"the model has run by itself, under torch.no_grad(){DROP_IN}",
+            f"what an earlier call left in {self._name} is read. A captured step leaves only small results there, and "
+            "none for the next one; return it from the step, and pass it as an argument where the next one needs it, "
+            "or keep it in a buffer that the step writes with copy_. What a forward pass makes, as one after "
+            "torch.nn.utils.prune does, is there again once the model has run by itself, under "
+            f"torch.no_grad(){DROP_IN}",
             self._owner,
         )
 
@@ -383,12 +423,17 @@ def _find_containers(location: Location, value: object, found: dict[int, _Contai
         _find_containers(location.below((key,)), item, found)
 
 
-def _attribute(owner: object, name: str) -> Location:
+def attribute(owner: object, name: str) -> Location:
+    """Return where an attribute is."""
     return Location.holding(type(owner).__name__, owner).below((name,))
 
 
 def _held_elsewhere(owner: object) -> tuple[str, ...]:
     return _OF_OPTIMIZERS if isinstance(owner, Optimizer) else _OF_MODULES
+
+
+def _is_small(value: object) -> bool:
+    return not isinstance(value, Tensor) or value.untyped_storage().nbytes() <= _MOST_BYTES
 
 
 def _leaves(value: object) -> list[object]:
