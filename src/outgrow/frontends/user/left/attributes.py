@@ -17,17 +17,17 @@ not left, such as the length of a table that is kept beside it, is not left eith
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
-from weakref import WeakKeyDictionary
 
 import torch.utils._pytree as pytree
 from torch import SymBool, SymFloat, SymInt, Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import Optimizer
 from torch.types import py_sym_types
+from torch.utils.weak import WeakIdKeyDictionary
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.user.filling import (
@@ -145,7 +145,7 @@ class Left:
             table[self.name] = refusing
 
 
-_shown: WeakKeyDictionary[Any, dict[str, tuple[object, object]]] = WeakKeyDictionary()
+_shown: MutableMapping[object, dict[str, tuple[object, object]]] = WeakIdKeyDictionary()
 """Results that calls of any step have left, by owner and attribute, each with what refuses to be read in its place."""
 
 
