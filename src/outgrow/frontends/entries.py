@@ -12,8 +12,7 @@ from itertools import accumulate
 from time import perf_counter
 
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 
 from outgrow.errors import Infeasible
 from outgrow.frontends.advice import Advice
@@ -88,14 +87,8 @@ class Entries:
         return served
 
     def _examined(self, arguments: Arguments, told: Told) -> Served:
-        with nothing_shown(self._owners()):
+        with nothing_shown(self._training.owners()):
             return self._looked_at(arguments, told)
-
-    def _owners(self) -> Iterator[nn.Module | Optimizer]:
-        """Yield what may have results of earlier calls in its attributes, of this step or of others."""
-        for model in self._training.models:
-            yield from model.modules()
-        yield from self._training.optimizers
 
     def _looked_at(self, arguments: Arguments, told: Told) -> Served:
         key = self._signature(arguments, self._overwritten, self._counts)
@@ -379,7 +372,7 @@ class Entries:
         """Whether a call that was carried out as it is written was that of its entry."""
         if served.is_known:
             return True
-        with nothing_shown(self._owners()):
+        with nothing_shown(self._training.owners()):
             alike = self._by_signature.get(self._signature(arguments, self._overwritten, self._counts), ())
         return served.entry in alike and served.entry.captured.outside.still_hold()
 

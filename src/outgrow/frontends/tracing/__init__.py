@@ -4,6 +4,7 @@ capture        the whole way
 trace          what a step does to its tensors, as nodes on fakes
 substitutes    what stands for what it uses: fakes and symbols
 traced         what a trace has found
+results        what the graph of a trace returns
 noticed        what it returns and leaves in slots
 traceable      what optimizers call that cannot be traced
 likeness       whether two traces do the same

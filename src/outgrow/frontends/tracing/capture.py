@@ -99,7 +99,7 @@ def _captured_by(
 ) -> Captured:
     traced = traced_anew()
     mode, environment, left = traced.mode, traced.shape_env, traced.left
-    did = _did(traced, is_compared=bool(left or counting))
+    did = _did(traced, is_compared=bool(counting))
     did_beside = _did_beside_attributes(traced) if left else did
     with taken_out_on_failure(mode, environment, traced.outside):
         captured = assembled(traced)
@@ -179,5 +179,5 @@ def _did(traced: Traced, *, is_compared: bool = False) -> Did:
 
 def _did_beside_attributes(traced: Traced) -> Did:
     """Return what a step did when it was traced, but for results that it leaves in attributes."""
-    leaves, _ = traced.kept_from
-    return Did(traced.program_beside_attributes(), traced.returned[:leaves], traced.changed, traced.settled)
+    returned = traced.returned[: len(traced.returned) - traced.in_attributes]
+    return Did(traced.program_beside_attributes(), returned, traced.changed, traced.settled)

@@ -20,6 +20,7 @@ from torch.types import py_sym_types
 
 from outgrow.frontends.fake.looks.literals import LIFTS
 from outgrow.frontends.tracing.names import DETACHES
+from outgrow.frontends.tracing.results import results_of
 
 _FULL = torch.ops.aten.full.default
 _SAME = (*LIFTS, *DETACHES)
@@ -51,9 +52,7 @@ class Account:
 
     def _left(self, known: _Known) -> dict[object, object]:
         """Return what the step leaves, by what it is."""
-        (results,) = next(iter(self.module.graph.find_nodes(op="output"))).args
-        assert isinstance(results, list | tuple), "it returns a list"
-        left = {**self.constants, **dict(zip(self.outputs, results, strict=True))}
+        left = {**self.constants, **dict(zip(self.outputs, results_of(self.module.graph), strict=True))}
         return {what: _described(item, known) for what, item in left.items() if what is not None}
 
 

@@ -55,8 +55,8 @@ class Noticed:
     gathered: Mapping[LeavingSlot, object] = field(default_factory=dict[LeavingSlot, object])
     said: tuple[object, ...] = ()
     said_from: int = 0
-    kept_from: tuple[int, int] = (0, 0)
-    held: Mapping[int, HeldSlot] = field(default_factory=dict[int, HeldSlot])
+    in_attributes: int = 0
+    slots: Mapping[int, HeldSlot] = field(default_factory=dict[int, HeldSlot])
     """The slots of tensors that hang in them when the step ends, or were given, by identity."""
 
     def leaves(self, returned: object, results: Mapping[ListSlot | PlaceSlot, object], saying: Saying) -> None:
@@ -76,7 +76,7 @@ class Noticed:
 
     def _returned(self, after: Mapping[StateSlot, Tensor], batch: Mapping[int, Tensor]) -> list[object]:
         given: dict[int, HeldSlot] = {id(tensor): BatchSlot(at) for at, tensor in batch.items()}
-        self.held = given | {id(tensor): slot for slot, tensor in after.items()}
+        self.slots = given | {id(tensor): slot for slot, tensor in after.items()}
         gathered = [*self.gathered.values()]
         open_containers((self.values, gathered))
         check_open((self.values, gathered), "return them in a dict, list, tuple or dataclass")
@@ -86,7 +86,7 @@ class Noticed:
 
     def keeps(self, results: Mapping[PlaceSlot, object]) -> None:
         """Note results that the step leaves in attributes, each of which is an output."""
-        self.kept_from = (len(self.returned), len(self.outputs))
+        self.in_attributes = len(results)
         self.gathered = {**self.gathered, **results}
         self.structure_of_gathered = pytree.tree_structure([*self.gathered.values()])
         self._outputs(results.values())
@@ -102,7 +102,7 @@ class Noticed:
             is_output = isinstance(leaf, (Tensor, *py_sym_types))
             self.returned.append(None if is_output else leaf)
             if is_output:
-                self.outputs.append(Leaf(at, Kind.of(leaf, self.held.get(id(leaf)))))
+                self.outputs.append(Leaf(at, Kind.of(leaf, self.slots.get(id(leaf)))))
                 found.append(leaf)
         return found
 

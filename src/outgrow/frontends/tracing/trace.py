@@ -41,10 +41,11 @@ from outgrow.frontends.fake.looks.questions import Looks
 from outgrow.frontends.tracing.dependence import dependent
 from outgrow.frontends.tracing.names import DETACHES
 from outgrow.frontends.tracing.noticed import Noticed, without_graphs
+from outgrow.frontends.tracing.results import results_of, returning
 from outgrow.frontends.tracing.substitutes import Substitutes
 from outgrow.frontends.tracing.traceable import made_traceable
-from outgrow.frontends.tracing.traced import Traced, numbers_going_on, results_of, returning
-from outgrow.frontends.user.left.attributes import Left, attribute, attributes_kept, left_by
+from outgrow.frontends.tracing.traced import Traced, numbers_going_on
+from outgrow.frontends.user.left.attributes import Kept, Left, attribute, attributes_kept, left_by
 from outgrow.frontends.user.left.counts import OTHERWISE
 from outgrow.frontends.user.left.gathered import Gathering, GoingOn, PlaceSlot
 from outgrow.frontends.user.left.outside import Outside
@@ -176,7 +177,7 @@ def _trace(
     apart: frozenset[int],
     going_on: frozenset[GoingOn],
 ) -> Traced:
-    before, owners = state_tensors(training), _owners(training)
+    before, owners = state_tensors(training), [*training.owners()]
     outside, gathering, intact = _found_outside(step, training, leaves, call_structure, going_on)
     home = check_devices(before, leaves)
     _check_traceable(training)
@@ -251,11 +252,6 @@ def _traced_by(traced: Callable[[object], list[object]]) -> Callable[[object], f
     return make_fx(traced, _allow_non_fake_inputs=True, _error_on_data_dependent_ops=False)
 
 
-def _owners(training: Training) -> list[nn.Module | Optimizer]:
-    """Return all that signatures describe: models, their modules, and optimizers."""
-    return [*(module for model in training.models for module in model.modules()), *training.optimizers]
-
-
 def _modules(values: Iterable[object]) -> list[nn.Module]:
     return [value for value in values if isinstance(value, nn.Module)]
 
@@ -269,7 +265,7 @@ def _found_outside(
 ) -> tuple[Outside, Gathering, AbstractContextManager[None]]:
     """Return what a step finds outside, what it gathers there, and a context in which it must take nothing there."""
     found = reached(step, training.models, training.optimizers, *pytree.tree_unflatten(leaves, call_structure))
-    signed = frozenset(map(id, _owners(training)))
+    signed = frozenset(map(id, training.owners()))
     outside = Outside.of(found, signed)
     elsewhere = (location for location in found.locations if not location.is_within(signed))
     return outside, Gathering(outside, tuple(elsewhere), going_on), nothing_taken(found.locations, signed, leaves)
@@ -288,25 +284,25 @@ def _own(mode: FakeMode, tensors: Sequence[object]) -> FakeMode | None:
 
 
 def _left(run: Noticed, module: fx.GraphModule, twins: Twins) -> tuple[Left, ...]:
-    """Return what the step leaves in attributes. What each call can leave there are results of its module from now on.
+    """Return what the step leaves in attributes.
 
-    Until then all that attributes keep are its last results.
+    All that they keep are the last results of its module so far; from now on those are that each call can leave there.
     """
-    results, count = results_of(module.graph), len(run.outputs)
-    kept = results[count:]
+    results, values = results_of(module.graph), [value for item in run.kept for value in item.values]
+    own, kept = results[: len(run.outputs)], results[len(run.outputs) :]
     sources = [node.args[0] if isinstance(node, fx.Node) and node.target in DETACHES else node for node in kept]
     left = left_by(run.kept, sources, partial(dependent, module), twins.fakes)
-    rest, slots, staying = iter(kept), dict[PlaceSlot, object](), list[fx.Node]()
-    for at, item in enumerate(run.kept):
-        first, *_ = [next(rest) for _ in item.values]
-        if item.can_stay and left[at].depend and isinstance(first, fx.Node):
-            place = attribute(item.owner, item.name)
-            slots[PlaceSlot(place.key, place, type(item.owner), is_used=False)] = item.values[0]
-            staying.append(first)
-            left[at] = replace(left[at], node=first.name)
-    run.keeps(slots)
-    returning(module.graph, [*results[:count], *staying])
+    staying = [item for item, found in zip(run.kept, left, strict=True) if found.node]
+    nodes = dict(zip(map(id, values), kept, strict=True))
+    run.keeps({_slot(item): item.values[0] for item in staying})
+    returning(module.graph, [*own, *(nodes[id(item.values[0])] for item in staying)])
     return (*left, *run.exchanged)
+
+
+def _slot(kept: Kept) -> PlaceSlot:
+    """Return where each call leaves a value that an attribute keeps."""
+    place = attribute(kept.owner, kept.name)
+    return PlaceSlot(place.key, place, type(kept.owner), is_used=False)
 
 
 def _quiet() -> AbstractContextManager[object]:
@@ -316,7 +312,7 @@ def _quiet() -> AbstractContextManager[object]:
 
 def _check_traceable(training: Training) -> None:
     """Refuse what divides a model among processes, optimizers whose steps are no graph, and a mode that looks."""
-    for owner in _owners(training):
+    for owner in training.owners():
         divides = [kind.__name__ for kind in type(owner).__mro__ if kind.__name__ in _DIVIDING]
         if divides:
             raise Uncapturable(

@@ -1,6 +1,6 @@
 """What did a step do while it was traced? The record that `frontends.tracing.trace` returns."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import NoneType
 
@@ -16,6 +16,7 @@ from outgrow.frontends.fake.looks.questions import Question
 from outgrow.frontends.tracing.leaf import Leaf
 from outgrow.frontends.tracing.likeness import Account
 from outgrow.frontends.tracing.noticed import LeavingSlot, Noticed, Output
+from outgrow.frontends.tracing.results import results_of, returning
 from outgrow.frontends.tracing.substitutes import Substitutes
 from outgrow.frontends.user.left.attributes import Left
 from outgrow.frontends.user.left.changes import Change, Changed
@@ -89,8 +90,8 @@ class Traced:
     """What these say, as far as it is known."""
     said_from: int
     """The number of the first leaf of `returned` that is theirs, or is left in attributes."""
-    kept_from: tuple[int, int]
-    """The numbers of the first leaf, and of the first output, that are left in attributes."""
+    in_attributes: int
+    """How many of the last leaves, which are the last outputs, are left in attributes."""
     shared: frozenset[int]
     """The numbers of sums of gradients that it made otherwise than eager mode (`frontends.fake.kernels.sums`)."""
 
@@ -140,15 +141,15 @@ class Traced:
             gathered=tuple(run.gathered),
             said=run.said,
             said_from=run.said_from,
-            kept_from=run.kept_from,
+            in_attributes=run.in_attributes,
             shared=twins.sums.shared(module),
         )
 
     def program_beside_attributes(self) -> str:
-        """Return the program of the step, without what it only computes to leave it in attributes."""
-        graph, (_, kept_from) = fx.Graph(), self.kept_from
+        """Return the program of the step if it left no results in attributes."""
+        graph = fx.Graph()
         graph.output(graph.graph_copy(self.module.graph, {}))
-        returning(graph, results_of(graph)[:kept_from])
+        returning(graph, results_of(graph)[: len(self.outputs) - self.in_attributes])
         return graph.python_code("self").src
 
     @property
@@ -168,24 +169,6 @@ class Traced:
         others = (slot for slot in moving if isinstance(slot, OutsideSlot | ListSlot | PlaceSlot))
         used = (slot for slot in self.gathered if isinstance(slot, ListSlot | PlaceSlot) and slot.is_used)
         return numbers.union(used, others)
-
-
-def results_of(graph: fx.Graph) -> Sequence[object]:
-    """Return what the graph of a trace returns."""
-    (output,) = graph.find_nodes(op="output")
-    (results,) = output.args
-    assert isinstance(results, list | tuple), "it returns a list"
-    return results
-
-
-def returning(graph: fx.Graph, results: Sequence[object]) -> None:
-    """Let the graph of a trace return these results; of those that it returned, what nothing uses goes."""
-    (output,) = graph.find_nodes(op="output")
-    before = results_of(graph)
-    output.args = ([*results],)
-    for node in dict.fromkeys(node for node in before if isinstance(node, fx.Node)):
-        if not node.users and node.op == "call_function":
-            graph.erase_node(node)
 
 
 def _left_alike(item: Change) -> tuple[object, object]:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import torch.utils._pytree as pytree
-from torch import SymBool, SymFloat, SymInt, Tensor
+from torch import SymBool, SymFloat, SymInt, Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import Optimizer
 from torch.types import py_sym_types
@@ -152,21 +152,10 @@ _shown: MutableMapping[object, dict[str, tuple[object, object]]] = WeakIdKeyDict
 @contextmanager
 def nothing_shown(owners: Iterable[object]) -> Iterator[None]:
     """Within this context objects that refuse to be read are in attributes in place of results that calls have left."""
-    tables = [(vars(owner), _shown.get(owner, {})) for owner in (owners if _shown else ())]
-    hidden = [
-        (table, name, refusing, value)
-        for table, shown in tables
-        for name, (refusing, value) in shown.items()
-        if table.get(name) is value
-    ]
-    for table, name, refusing, _ in hidden:
-        table[name] = refusing
-    try:
+    shown = [(vars(owner), _shown.get(owner, {})) for owner in (owners if _shown else ())]
+    places = [(table, name, *found) for table, each in shown for name, found in each.items()]
+    with _exchanged([(table, name, item) for table, name, item, value in places if table.get(name) is value]):
         yield
-    finally:
-        for table, name, refusing, value in hidden:
-            if table.get(name) is refusing:
-                table[name] = value
 
 
 @contextmanager
@@ -175,18 +164,26 @@ def withheld(items: Iterable[Left]) -> Iterator[None]:
 
     So a signature does not depend on whether they have, except where that makes another step (`Left.is_told`).
     """
-    before = [(item, vars(item.owner).get(item.name, MISSING)) for item in items]
-    before = [(item, value) for item, value in before if not item.is_told(value)]
-    for item, _ in before:
-        vars(item.owner)[item.name] = item.refusing()
+    places = [(vars(item.owner), item) for item in items]
+    alike = [(table, item) for table, item in places if not item.is_told(table.get(item.name, MISSING))]
+    with _exchanged([(table, item.name, item.refusing()) for table, item in alike]):
+        yield
+
+
+@contextmanager
+def _exchanged(places: Sequence[tuple[dict[str, object], str, object]]) -> Iterator[None]:
+    """Within this context other values are in attributes: their tables, their names, and the values."""
+    before = [(table, name, table.get(name, MISSING)) for table, name, _ in places]
+    for table, name, value in places:
+        table[name] = value
     try:
         yield
     finally:
-        for item, value in before:
+        for table, name, value in before:
             if value is MISSING:
-                del vars(item.owner)[item.name]
+                del table[name]
             else:
-                vars(item.owner)[item.name] = value
+                table[name] = value
 
 
 class Read(Uncapturable):
@@ -302,22 +299,24 @@ def left_by(
     nodes: Iterable[object],
     dependent: Callable[[Sequence[Tensor]], Collection[object]],
     fakes: Mapping[int, Tensor],
-) -> list[Left]:
+) -> tuple[Left, ...]:
     """Return what a step leaves in attributes; `nodes` of its trace are the values that are kept, in order.
 
     `dependent` gives the nodes that depend on what the step is given, if some tensors are others in the next one, and
     `fakes` are the tensors of the trace by the identities of those that it stands for.
     """
     if not kept:
-        return []
+        return ()
     replaced = [fakes[id(leaf)] for item in kept for leaf in _leaves(item.replaced) if id(leaf) in fakes]
     rest, depending = iter(nodes), dependent(replaced)
     found: list[Left] = []
     for item in kept:
-        depend = [next(rest) in depending or isinstance(value, py_sym_types) for value in item.values]
-        is_state = any(depend) or item.is_state()
-        found.append(Left(item.owner, item.name, len(depend), is_state, item.kind, item.form))
-    return found
+        own = [next(rest) for _ in item.values]
+        pairs = zip(own, item.values, strict=True)
+        depend = any(node in depending or isinstance(value, py_sym_types) for node, value in pairs) or item.is_state()
+        node = own[0].name if depend and item.can_stay and isinstance(own[0], fx.Node) else ""
+        found.append(Left(item.owner, item.name, len(own), depend, item.kind, item.form, node=node))
+    return tuple(found)
 
 
 @contextmanager

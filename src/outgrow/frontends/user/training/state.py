@@ -163,6 +163,12 @@ class Training:
     models: tuple[nn.Module, ...]
     optimizers: tuple[Optimizer, ...]
 
+    def owners(self) -> Iterator[nn.Module | Optimizer]:
+        """Yield all that signatures describe: models, their modules, and optimizers."""
+        for model in self.models:
+            yield from model.modules()
+        yield from self.optimizers
+
 
 def parameters(training: Training) -> dict[ParameterSlot, nn.Parameter]:
     """Return the parameters of all models, tied ones once, under the first name."""
