@@ -25,8 +25,8 @@ from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.runs import Runs
 from outgrow.frontends.tracing.captured import Captured, Given
 from outgrow.frontends.tracing.signature import Signature, signature
-from outgrow.frontends.user.left.attributes import Left, nothing_shown, withheld
-from outgrow.frontends.user.left.counts import Count
+from outgrow.frontends.user.left.counts import Count, uncounted
+from outgrow.frontends.user.left.refusing import Left, nothing_shown, withheld
 from outgrow.frontends.user.training.state import Training, held_tensors, local
 from outgrow.report.plans import PlanReport, PlansReport
 from outgrow.runtime import arena
@@ -153,7 +153,8 @@ class Entries:
         exceeding = (other.runs for other in self._by_signature.get(key, ()) if other.runs.function.has_exceeded)
         runs = next(exceeding, Runs()).alike()
         captured = self._captured(arguments, told)
-        left = self._overwritten | {item.key: item.merged(self._overwritten) for item in captured.overwritten}
+        there = {key: item for key, item in self._overwritten.items() if item.is_there}
+        left = there | {item.key: item.merged(there) for item in captured.overwritten}
         counts = self._counts | {count.location.key: count for count in captured.counts if count.is_signed}
         if captured.overwritten or captured.counts:
             key = self._signature(arguments, left, counts)  # now: planning lets gradients go, which are part of it
@@ -208,7 +209,7 @@ class Entries:
         self, arguments: Arguments, left: Mapping[tuple[int, str], Left], counts: Mapping[Hashable, Count]
     ) -> Signature:
         """Return the signature of a call; what is `left` in attributes, and counted there, makes no difference."""
-        with withheld(left.values()):
+        with withheld(left.values()), uncounted(counts.values()):
             training, given = self._training, (arguments.args, arguments.kwargs)
             return signature(self._capturing.step, training.models, training.optimizers, *given, counts.values())
 

@@ -21,10 +21,11 @@ from outgrow.frontends.tracing.assembly import captured_from
 from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.tracing.trace import trace
 from outgrow.frontends.tracing.traced import Traced
-from outgrow.frontends.user.left.attributes import Left, Read, next_step
+from outgrow.frontends.user.left.attributes import next_step
 from outgrow.frontends.user.left.changes import Change
 from outgrow.frontends.user.left.counts import OTHERWISE, Did, counted
 from outgrow.frontends.user.left.gathered import GoingOn
+from outgrow.frontends.user.left.refusing import Left, Read
 from outgrow.frontends.user.left.renewed import made_anew
 from outgrow.frontends.user.reach.locations import Location
 from outgrow.frontends.user.refusals import DROP_IN

@@ -22,11 +22,11 @@ from outgrow.frontends.fake.looks.guessing import Guess, Told
 from outgrow.frontends.fake.looks.questions import Question, Read, first_changed
 from outgrow.frontends.tracing.leaf import Kind
 from outgrow.frontends.tracing.noticed import LeavingSlot
-from outgrow.frontends.user.left.attributes import Left
 from outgrow.frontends.user.left.changes import Change, Filled
 from outgrow.frontends.user.left.counts import Count
 from outgrow.frontends.user.left.gathered import GoingOn, ListSlot, PlaceSlot
 from outgrow.frontends.user.left.outside import Outside
+from outgrow.frontends.user.left.refusing import Left
 from outgrow.frontends.user.left.renewed import Made, renewed
 from outgrow.frontends.user.reach.configuration import content
 from outgrow.frontends.user.training.devices import CPU
@@ -327,8 +327,10 @@ class Captured:
         return frozenset(id(owner) for owner in left if isinstance(owner, nn.Module))
 
     def _is_in_place(self, training: Training) -> bool:
-        """Whether what hangs in slots is spread as it was at the capture, and modules with attributes are there."""
+        """Whether what hangs in slots is spread as it was at the capture, and what has attributes is there."""
         if self._owners and not self._owners <= {id(item) for model in training.models for item in model.modules()}:
+            return False
+        if not all(item.is_there for item in self.overwritten):
             return False
         there = state_tensors(training) if self.spreads else {}
         pairs = ((there.get(slot), spread) for slot, spread in self.spreads.items())

@@ -10,9 +10,10 @@ from torch.types import py_sym_types
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.tracing.leaf import Kind, Leaf
-from outgrow.frontends.user.left.attributes import Kept, Left
+from outgrow.frontends.user.left.attributes import Kept
 from outgrow.frontends.user.left.changes import Change
 from outgrow.frontends.user.left.gathered import ListSlot, PlaceSlot
+from outgrow.frontends.user.left.refusing import Left
 from outgrow.frontends.user.left.said import CallSlot, Saying
 from outgrow.frontends.user.reach.containers import check_open, open_containers
 from outgrow.frontends.user.training.plain import Numbers

@@ -244,9 +244,9 @@ def _hashable(value: object, what: str) -> Hashable:
 
 
 def _names(counts: Collection[Count]) -> dict[int, frozenset[str]]:
-    """Return the names of counts that are attributes, by the identity of the owner."""
+    """Return the names of counts that are attributes of modules, by the identity of the module."""
     found: dict[int, frozenset[str]] = {}
-    for owner, (*_, name) in (count.location.key for count in counts):
+    for owner, (*_, name) in (count.location.key for count in counts if not count.is_deep):
         found[owner] = found.get(owner, frozenset()) | {name}
     return found
 

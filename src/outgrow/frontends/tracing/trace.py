@@ -45,10 +45,11 @@ from outgrow.frontends.tracing.results import results_of, returning
 from outgrow.frontends.tracing.substitutes import Substitutes
 from outgrow.frontends.tracing.traceable import made_traceable
 from outgrow.frontends.tracing.traced import Traced, numbers_going_on
-from outgrow.frontends.user.left.attributes import Kept, Left, attribute, attributes_kept, left_by
+from outgrow.frontends.user.left.attributes import Kept, attribute, attributes_kept, left_by
 from outgrow.frontends.user.left.counts import OTHERWISE
 from outgrow.frontends.user.left.gathered import Gathering, GoingOn, PlaceSlot
 from outgrow.frontends.user.left.outside import Outside
+from outgrow.frontends.user.left.refusing import Left
 from outgrow.frontends.user.left.said import Saying
 from outgrow.frontends.user.left.taken import arguments_in_place, nothing_taken, warn_of_given
 from outgrow.frontends.user.reach.containers import check_open, open_containers

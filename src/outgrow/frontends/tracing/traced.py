@@ -18,10 +18,10 @@ from outgrow.frontends.tracing.likeness import Account
 from outgrow.frontends.tracing.noticed import LeavingSlot, Noticed, Output
 from outgrow.frontends.tracing.results import results_of, returning
 from outgrow.frontends.tracing.substitutes import Substitutes
-from outgrow.frontends.user.left.attributes import Left
 from outgrow.frontends.user.left.changes import Change, Changed
 from outgrow.frontends.user.left.gathered import GoingOn, ListSlot, PlaceSlot
 from outgrow.frontends.user.left.outside import Outside
+from outgrow.frontends.user.left.refusing import Left
 from outgrow.frontends.user.reach.configuration import NUMBERS, content
 from outgrow.frontends.user.training.guards import Symbols
 from outgrow.frontends.user.training.plain import Numbers, NumberSlot

@@ -3,7 +3,7 @@
 import copy
 import pickle
 import warnings
-from collections import OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -473,6 +473,80 @@ def test_small_results_in_attributes_are_those_of_each_call() -> None:
         return seen, len(run.plans.plans) if isinstance(run, outgrow.Step) else 2
 
     assert found(compiled=True) == found(compiled=False)
+
+
+class Configured(Base):
+    """Keeps a result in a configuration, beside a number that it turns and one that it counts up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config, self.turn = SimpleNamespace(loss=None, scale=1.0, turn=0), 5
+
+    def forward(self, x: Tensor) -> Tensor:
+        loss = self.linear(x).square().mean() * self.config.scale * self.turn
+        self.config.loss = loss.detach()
+        self.config.scale = 3.0 - self.config.scale
+        self.config.turn += 1
+        return loss
+
+
+@pytest.mark.usefixtures("no_room_is_ample")
+def test_what_a_configuration_holds_is_left_beside_a_result_in_it() -> None:
+    """Each attribute by itself; what the module calls likewise is something else."""
+
+    def found(*, compiled: bool) -> tuple[list[object], int]:
+        torch.manual_seed(0)
+        model = Configured()
+        run = _training(model, compiled=compiled)
+        seen: list[object] = []
+        for at in range(7):
+            model.turn = 5 if at < 5 else 6
+            seen += [run(torch.ones(2, 4)).item(), model.config.scale, model.config.turn]
+        return seen, len(run.plans.plans) if isinstance(run, outgrow.Step) else 5
+
+    (ours, plans), (eager, most) = found(compiled=True), found(compiled=False)
+    assert ours == eager
+    assert plans <= most
+
+
+@pytest.mark.usefixtures("no_room_is_ample")
+def test_a_result_in_a_configuration_refuses_to_be_read() -> None:
+    """Also in another configuration that takes the place of the first."""
+    model = Configured()
+    run = _training(model, compiled=True)
+    for _ in range(2):
+        model.config = SimpleNamespace(loss=None, scale=1.0, turn=0)
+        run(torch.ones(2, 4))
+        with pytest.raises(Uncapturable, match=r"left in SimpleNamespace\.loss is read"):
+            model.config.loss.item()
+
+
+class Tallying(Base):
+    """Keeps results where pytrees do not look."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tally: Counter[str] = Counter(seen=1)
+        self.sets: dict[str, set[Tensor]] = {"losses": set()}
+
+    def forward(self, x: Tensor) -> Tensor:
+        loss = self.linear(x).square().mean()
+        self.tally["loss"] = loss.detach()
+        self.sets["losses"] = {loss.detach()}
+        return loss
+
+
+def test_results_in_sets_and_counters_refuse_to_be_read() -> None:
+    """However deep they are."""
+    model = Tallying()
+    found = captured(model)
+    for _ in range(2):
+        for item in found.overwritten:
+            item.withhold()
+    assert type(model.tally) is Counter
+    for value in (model.tally["loss"], *model.sets["losses"]):
+        with pytest.raises(Uncapturable, match=r"left in Tallying\.(tally|sets) is read"):
+            torch.add(value, 1)
 
 
 class Scaling(Base):

@@ -2,6 +2,7 @@
 
 changes     values and contents that a step changes, which each call changes again
 attributes  what modules and optimizers keep in their attributes
+refusing    what stands for it there, and refuses to be read
 renewed     which containers a step makes anew
 outside     the numbers at these locations, things that a step uses, and its helpers
 said        what it prints and logs

@@ -19,12 +19,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.user.left.attributes import Read
 from outgrow.frontends.user.left.changes import Change, Changed, Filled
+from outgrow.frontends.user.left.refusing import Read
 from outgrow.frontends.user.reach.configuration import content
 from outgrow.frontends.user.reach.locations import Location
 from outgrow.frontends.user.unreadable import Unreadable
 
+_DIRECT = 2
+"""The length of a path to an attribute: that of its owner, and its name."""
 OTHERWISE = (
     *(Uncapturable, ArithmeticError, AssertionError, AttributeError),
     *(LookupError, RuntimeError, TypeError, ValueError),
@@ -58,6 +60,11 @@ class Count:
     amount: int
     is_signed: bool = False
     compared: Mapping[Compared, bool] = field(default_factory=dict[Compared, bool])
+
+    @property
+    def is_deep(self) -> bool:
+        """Whether it is an attribute not of what has signatures itself, but of a configuration there."""
+        return len(self.location.path) > _DIRECT
 
     def still_holds(self) -> bool:
         """Whether a whole number is there that compares as the first one did."""
@@ -129,6 +136,20 @@ def counted(first: Did, traced_anew: Callable[[], Did], others: Iterable[Locatio
             return counts if counts and again.beside(places) == first.beside(places) else ()
         places = tuple(place for place in places if place not in looked_at)
     return ()
+
+
+@contextmanager
+def uncounted(counts: Iterable[Count]) -> Iterator[None]:
+    """Within it the counts in configurations are 0, so that a signature does not depend on them."""
+    deep = [count.location for count in counts if count.is_deep]
+    before = [(place, number) for place in deep if type(number := place.own()) is int]
+    for place, _ in before:
+        place.write(0)
+    try:
+        yield
+    finally:
+        for place, number in before:
+            place.write(number)
 
 
 @contextmanager

@@ -28,10 +28,11 @@ from torch import SymFloat, SymInt
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.user.filling import differ, is_container, refill
-from outgrow.frontends.user.left.attributes import Read, has_results, is_empty
+from outgrow.frontends.user.left.attributes import has_results, is_empty
 from outgrow.frontends.user.left.changes import Change, Changed
 from outgrow.frontends.user.left.made import is_made, put_together, taken_apart
 from outgrow.frontends.user.left.outside import Outside
+from outgrow.frontends.user.left.refusing import Read
 from outgrow.frontends.user.reach.configuration import NUMBERS, is_settled
 from outgrow.frontends.user.reach.containers import open_containers
 from outgrow.frontends.user.reach.locations import MISSING, Location
