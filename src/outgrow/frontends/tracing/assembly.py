@@ -1,8 +1,8 @@
 """How do the nodes of a trace become a captured step? In one pass: inputs, calls, results."""
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from torch import Tensor, fx
 from torch._ops import OpOverload
@@ -18,7 +18,7 @@ from outgrow.frontends.tracing.traced import Traced
 from outgrow.frontends.user.refusals import NOT_HELD
 from outgrow.frontends.user.training.devices import device_of, elsewhere_of
 from outgrow.frontends.user.training.guards import asked, guards
-from outgrow.frontends.user.training.sharing import address
+from outgrow.frontends.user.training.sharing import address, overlap
 from outgrow.frontends.user.training.state import (
     BatchSlot,
     BufferSlot,
@@ -166,8 +166,8 @@ class _Assembly:
 
     def _check_batch(self) -> None:
         """Refuse a write to memory that an argument shares with something else: in the graph they are separate."""
-        owners = Counter(address(leaf) for leaf in self.leaves if isinstance(leaf, Tensor))
-        written = self._written_state()
+        held = self._state.items()
+        written = {address(real): what for name, (real, what) in held if self.conversion.versions[name]}
         for at, leaf in enumerate(self.leaves):
             if isinstance(leaf, Tensor) and address(leaf) in written:
                 raise Uncapturable(
@@ -178,24 +178,26 @@ class _Assembly:
             if not (isinstance(slot, BatchSlot) and self.conversion.versions[name]):
                 continue
             leaf = self.leaves[slot.leaf]
-            if isinstance(leaf, Tensor) and owners[address(leaf)] > 1:
+            assert isinstance(leaf, Tensor), "only a tensor has a storage"
+            others = [(item, "another") for at, item in enumerate(self.leaves) if at != slot.leaf]
+            shared = [what for item, what in (*others, *self._state.values()) if overlap(leaf, item)]
+            if shared:
                 raise Uncapturable(
-                    f"the step writes to {title_of_argument(slot.leaf, leaf)}, which shares memory with another; "
+                    f"the step writes to {title_of_argument(slot.leaf, leaf)}, which shares memory with {shared[0]}; "
                     "clone it before the step"
                 )
 
-    def _written_state(self) -> dict[int, str]:
-        """Return by address what models and optimizers hold, or the step finds outside, and the step writes."""
-        found: dict[int, str] = {}
+    @cached_property
+    def _state(self) -> dict[str, tuple[Tensor, str]]:
+        """What models and optimizers hold, or the step finds outside, by storage, and what each is called."""
+        found: dict[str, tuple[Tensor, str]] = {}
         for name, slot in self.slots.items():
-            if isinstance(slot, BatchSlot) or not self.conversion.versions[name]:
-                continue
             if isinstance(slot, ConstantSlot):
-                found[address(self.constants[slot.index])] = "a tensor that it finds outside"
-                continue
-            real = self.traced.originals.get(id(self.traced.tensors[slot]))
-            if real is not None and not isinstance(real, DTensor):
-                found[address(real)] = title(slot)
+                found[name] = (self.constants[slot.index], "a tensor that it finds outside")
+            elif not isinstance(slot, BatchSlot):
+                real = self.traced.originals.get(id(self.traced.tensors[slot]))
+                if real is not None and not isinstance(real, DTensor):
+                    found[name] = (real, title(slot))
         return found
 
     def _results(self) -> tuple[list[str], dict[int, int]]:

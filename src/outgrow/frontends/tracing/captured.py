@@ -32,7 +32,7 @@ from outgrow.frontends.user.reach.configuration import content
 from outgrow.frontends.user.training.devices import CPU
 from outgrow.frontends.user.training.guards import Guards
 from outgrow.frontends.user.training.plain import Number, NumberSlot
-from outgrow.frontends.user.training.sharing import address, geometry, place
+from outgrow.frontends.user.training.sharing import address, geometry, overlap, place
 from outgrow.frontends.user.training.state import (
     BatchSlot,
     BufferSlot,
@@ -314,8 +314,21 @@ class Captured:
         slots = (self.slots[name] for name in self.written)
         return frozenset(address(self.constants[slot.index]) for slot in slots if isinstance(slot, ConstantSlot))
 
+    @cached_property
+    def _written_leaves(self) -> frozenset[int]:
+        """The leaves of the arguments that the step writes."""
+        slots = (self.slots[name] for name in self.written)
+        return frozenset(slot.leaf for slot in slots if isinstance(slot, BatchSlot))
+
     def is_apart(self, leaves: Sequence[object]) -> bool:
-        """Whether no leaf of the arguments shares memory with a tensor found outside that the step writes."""
+        """Whether no leaf of the arguments shares memory that the step writes with a tensor found outside.
+
+        Nor with another leaf through a storage of its own: signatures tell of others, as of what is trained.
+        """
+        for at in self._written_leaves:
+            others = (leaf for other, leaf in enumerate(leaves) if other != at)
+            if any(overlap(leaves[at], other) for other in (*others, *self.constants)):
+                return False
         if not self._written_outside:
             return True
         return self._written_outside.isdisjoint(address(leaf) for leaf in leaves if isinstance(leaf, Tensor))

@@ -8,6 +8,7 @@ from io import StringIO
 from pdb import Pdb
 from typing import TypeVar
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -181,6 +182,27 @@ def test_an_argument_that_is_a_weight_is_refused_where_that_is_written() -> None
 
     with pytest.raises(Uncapturable, match=r"argument number 2 .* shape .4, 4.* shares memory with parameter 'weight'"):
         capture(step, [model], [optimizer], (torch.ones(2, 4), model.weight.detach()), {})
+
+
+def test_an_argument_that_is_written_may_be_nothing_that_the_step_reads() -> None:
+    """It would be read as it was before, or after: through a buffer, a tensor outside, or memory of NumPy."""
+    model, outside, array = nn.Linear(4, 4), torch.ones(2, 4), np.ones((2, 4), dtype=np.float32)
+    model.register_buffer("queue", torch.ones(2, 4))
+
+    def step(x: Tensor, written: Tensor) -> Tensor:
+        loss = (model(x) * model.get_buffer("queue") * outside).sum()
+        written.mul_(2)
+        return loss
+
+    x = torch.from_numpy(array)
+    pairs = ((model.get_buffer("queue"), "buffer 'queue'"), (outside[:1], "a tensor that it finds outside"))
+    for written, what in (*pairs, (torch.from_numpy(array[1:]), "another")):
+        with pytest.raises(Uncapturable, match=f"writes to argument number 2 .* shares memory with {what}"):
+            capture(step, [model], [], (x, written), {})
+    found = capture(step, [model], [], (x, torch.ones(2, 4)), {})
+    assert found.is_apart((x, torch.ones(2, 4)))
+    assert not found.is_apart((x, outside[:1]))
+    assert not found.is_apart((x, torch.from_numpy(array)))
 
 
 def test_derivatives_in_forward_mode_are_refused() -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from outgrow.errors import Uncapturable
 
 Geometry: TypeAlias = tuple[object, ...]
+_PLAIN = (Tensor, torch.nn.Parameter)
 ZEROS = (
     "makes zeros without memory, as the derivative of sgn(), a second one of abs(), and derivatives in forward mode "
     "(jvp) do; plans hold tensors with memory only. Write x.sgn() as x.sign(), and x.abs() as x * x.detach().sign(), "
@@ -49,3 +50,21 @@ def raise_versions(items: Iterable[object]) -> None:
     """Raise the versions of what is a tensor, so that autograd sees that it was written."""
     tensors = [item for item in items if isinstance(item, Tensor) and not item.is_inference()]
     torch.autograd.graph.increment_version(tensors)
+
+
+def overlap(one: object, other: object) -> bool:
+    """Whether tensors share memory, also if each has a storage of its own over it, as two made of one NumPy array."""
+    if not (isinstance(one, Tensor) and isinstance(other, Tensor)) or one.device != other.device:
+        return False
+    if place(one) == place(other):
+        return True
+    if not all(type(item) in _PLAIN and item.layout is torch.strided for item in (one, other)):
+        return False
+    (begin, end), (first, last) = map(_range, (one, other))
+    return begin < last and first < end
+
+
+def _range(tensor: Tensor) -> tuple[int, int]:
+    """Where the memory of a tensor begins and ends."""
+    storage = tensor.untyped_storage()
+    return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
