@@ -364,6 +364,33 @@ def test_a_function_for_which_others_leave_no_room_is_planned(monkeypatch: pytes
     assert not step.plan.ran_as_written
 
 
+def test_a_function_that_is_planned_at_last_is_looked_at_as_it_is_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it ran as it is written, nobody asked what it finds outside."""
+    monkeypatch.setattr(within_budget, "_ROOMY_BYTES", 0)
+    factor, budget = {"now": 1.0}, 400 << 20
+
+    def losses(*, compiled: bool) -> list[float]:
+        job = wide(layers=12)
+
+        def step(x: Tensor, y: Tensor) -> Tensor:
+            return job.step(x * factor["now"], y)
+
+        run, held = step, list[Tensor]()
+        if compiled:
+            run = outgrow.compile(step, model=job.model, optimizer=job.optimizer, memory_budget=budget)
+        found: list[float] = []
+        for at in range(5):
+            factor["now"] = 1.0 if at < 2 else 3.0
+            if at == 3 and isinstance(run, outgrow.Step):
+                assert run.plan.ran_as_written
+                held.append(torch.ones((budget - run.process_bytes + (24 << 20)) // 4))
+            found.append(run(*job.batches[0]).item())
+        assert not (isinstance(run, outgrow.Step) and run.plan.ran_as_written)
+        return found
+
+    assert losses(compiled=True) == losses(compiled=False)
+
+
 def test_a_plan_that_exceeds_the_budget_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where another plan of the same step has shown more overhead before."""
     job, budget = wide(layers=2), 1 << 30

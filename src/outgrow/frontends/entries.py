@@ -108,7 +108,10 @@ class Entries:
             larger = self._larger(key, arguments)
             found = Served(self._new(key, arguments, told)) if larger is None else Served(larger, is_known=False)
         else:
+            ran_as_written = found.entry.runnable.runs_as_written
             self._look_again(found, leaves)
+            if ran_as_written and not found.entry.runnable.runs_as_written:  # of its plan more has to hold
+                return self._looked_at(arguments, told)
         if told.certain:  # steps mostly go the way that they went last
             alike = next(entries for entries in self._by_signature.values() if found.entry in entries)
             alike.sort(key=lambda entry: entry is not found.entry)

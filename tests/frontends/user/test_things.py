@@ -489,6 +489,45 @@ def test_what_a_step_asks_for_makes_another_step(change: Callable[[Loop], None])
     assert captured.outside.other() is not None
 
 
+class Phase:
+    """What a training is in."""
+
+
+class Asked:
+    """What a step asks about."""
+
+    def __init__(self) -> None:
+        self.config = SimpleNamespace(distilled=nn.Linear(2, 2))
+        self.words, self.flags, self.pair = ["mse"], {"mse"}, ("mse",)
+        self.phase: object = Phase()
+
+
+@pytest.mark.parametrize(
+    ("ask", "change"),
+    [
+        (lambda asked: "kl" in asked.words, lambda asked: asked.words.append("kl")),
+        (lambda asked: "kl" in asked.flags, lambda asked: asked.flags.add("kl")),
+        (lambda asked: "kl" not in asked.pair, lambda asked: setattr(asked, "pair", ("kl",))),
+        (lambda asked: hasattr(asked.config, "distilled"), lambda asked: delattr(asked.config, "distilled")),
+        (lambda asked: isinstance(asked.phase, Phase), lambda asked: setattr(asked, "phase", object())),
+    ],
+    ids=["a list", "a set", "a tuple", "an attribute", "a kind"],
+)
+def test_what_is_asked_of_containers_and_kinds_makes_another_step(
+    ask: Callable[[Asked], bool], change: Callable[[Asked], None]
+) -> None:
+    """A word that is looked for, an attribute that may be missing, and of which type something is."""
+    model, asked = nn.Linear(2, 2), Asked()
+
+    def step(x: Tensor) -> Tensor:
+        return model(x).sum() * (2.0 if ask(asked) else 1.0)
+
+    captured = capture(step, [model], [], (torch.ones(1, 2),))
+    assert captured.outside.other() is None
+    change(asked)
+    assert captured.outside.other() is not None
+
+
 def test_a_teacher_that_a_step_sets_on_its_way_is_as_it_was_before() -> None:
     """It is compared before the step begins."""
     teacher = nn.Sequential(nn.Linear(2, 2), nn.Dropout())

@@ -323,7 +323,7 @@ class _Reach:
             return False
         if is_of_super:
             self._look_into(holder, owner)
-        if not isinstance(owner, _PLAIN) and next(of_class(owner, name), None) is None:
+        if (not isinstance(owner, _PLAIN) or _is_searched(owner, name)) and next(of_class(owner, name), None) is None:
             self._use((holder,))
         if name == "apply" and isinstance(owner, type) and issubclass(owner, Function):
             passes = [found for name in _PASSES for found in list(of_class(owner, name))[:1]]
@@ -375,6 +375,12 @@ def _reads_all(callee: Location) -> bool:
     is_method = callee.own() is MISSING and isinstance(owner, _OWNING)
     only_writes = isinstance(owner, _PLAIN) and callee.path[-1] in _WRITING
     return is_method and not (only_writes and not isinstance(owner, Counter))  # which adds to what is there
+
+
+def _is_searched(owner: object, name: object) -> bool:
+    """Whether a word that is named of a list or a set is one that is looked for in it: it is none of its methods."""
+    is_word = isinstance(name, str) and name not in _WRITING
+    return is_word and not isinstance(owner, dict) and not hasattr(type(owner), str(name))
 
 
 def _names_in(value: object) -> Collection[object] | None:

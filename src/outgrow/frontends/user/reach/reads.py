@@ -58,6 +58,17 @@ class Path:
 Paths = tuple[Path, ...]
 
 
+def _builtins(*names: str) -> tuple[Paths, ...]:
+    """What is called where one of Python's functions is."""
+    return tuple([(Path(is_local=False, names=(name,)),) for name in names])
+
+
+_BY_WORD = _builtins("getattr", "hasattr")
+"""Functions that read an attribute under a word, or say whether there is one."""
+_OF_KINDS = _builtins("isinstance", "type")
+"""Functions that say of which type a value is."""
+
+
 @dataclass(frozen=True, slots=True)
 class CallSite:
     """A call of what is on a path, with the paths of its arguments, by position and by name."""
@@ -265,6 +276,8 @@ class _Walk:
             self._use(*values[1:])
             self._push(named)
             return
+        if callee in _OF_KINDS:
+            self._ask(*values[:1])
         given = [value.paths for value in values]
         by_position = len(given) - len(keywords)
         self._use(_Value(callee), *(() if callee else values))
@@ -340,10 +353,13 @@ def _after(stack: Sequence[_Value], item: dis.Instruction, *, jump: bool) -> lis
 
 
 def _named_by_word(callee: Paths, given: Sequence[_Value]) -> _Value | None:
-    """Return what `getattr(value, "word")`, `value.get("word")` or `vars(value)` reads; None for other calls."""
+    """Return what `getattr(value, "word")`, `value.get("word")` or `vars(value)` reads; None for other calls.
+
+    What `hasattr` says of a word is asked of what `getattr` would read.
+    """
     if callee == (Path(is_local=False, names=("vars",)),) and len(given) == 1:
         return given[0].below("__dict__")
-    if callee == (Path(is_local=False, names=("getattr",)),) and len(given) > 1 and isinstance(given[1].constant, str):
+    if callee in _BY_WORD and len(given) > 1 and isinstance(given[1].constant, str):
         return given[0].below(given[1].constant)
     if callee and given and isinstance(given[0].constant, str):
         owners = [replace(path, names=path.names[:-1]) for path in callee if len(path.names) > 1]
