@@ -25,6 +25,8 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.optim import Optimizer
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
 from outgrow.analysis.timeline import Trace
@@ -40,6 +42,7 @@ from outgrow.frontends.platforms.on_device import platform_of
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.preparing.warmup import warm_up
 from outgrow.frontends.torn import Whole
+from outgrow.frontends.user.functions import seen_by_modes, unseen_by_modes
 from outgrow.frontends.user.refusals import DROP_IN
 from outgrow.frontends.user.training.devices import CPU, home_of
 from outgrow.frontends.user.training.state import Training, local, state_tensors
@@ -132,7 +135,7 @@ class Step(Generic[P, R]):
         if get_proxy_mode() is not None:
             return self._step(*args, **kwargs)
         together = nullcontext() if self._workers is None else self._workers.together()
-        with one_thread(self._training), self._platform.busy():
+        with one_thread(self._training), self._platform.busy(), unseen_by_modes():
             self._whole.check()
             with together:
                 return self._called(*args, **kwargs)
@@ -181,7 +184,8 @@ class Step(Generic[P, R]):
         self._guided.begins_as_written(served.entry)
         self._platform.reset_high_water()
         begin = self._platform.moment()
-        returned = self._step(*args, **kwargs)
+        with seen_by_modes():
+            returned = self._step(*args, **kwargs)
         end = self._platform.moment()
         self.process_bytes = self._platform.high_water_bytes() - self._baseline_bytes
         self._recording = Recording(begin, perf_counter(), end, memory=[(begin, max(0, self.process_bytes), 0)])
@@ -302,11 +306,17 @@ class Step(Generic[P, R]):
 
 @contextmanager
 def _beneath_modes(*, is_captured: bool) -> Iterator[None]:
-    """Run a program without the dispatch modes that are active: what they did to operators was captured with these."""
-    modes = [type(mode).__name__ for mode in _get_current_dispatch_mode_stack()]
-    if modes and is_captured:
+    """Run a program without the dispatch modes that are active: what they did to operators was captured with these.
+
+    Modes of functions do not see what outgrow calls either (`unseen_by_modes`), which matters to none that chooses a
+    device.
+    """
+    modes, of_functions = _get_current_dispatch_mode_stack(), _get_current_function_mode_stack()
+    watching = [*modes, *(mode for mode in of_functions if not isinstance(mode, DeviceContext))]
+    if watching and is_captured:
         remark(
-            f"{modes[0]} saw the operators of this step when it was captured; of those that a plan runs it sees none"
+            f"{type(watching[0]).__name__} saw the operators of this step when it was captured; of those that a plan "
+            "runs it sees none"
         )
     with _disable_current_modes() if modes else nullcontext():
         yield

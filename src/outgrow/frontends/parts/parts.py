@@ -48,6 +48,7 @@ from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.tracing.signature import signature
+from outgrow.frontends.user.functions import without_modes
 from outgrow.frontends.user.left.outside import Outside
 from outgrow.frontends.user.lines import NO_LINE
 from outgrow.frontends.user.reach import hooks
@@ -94,7 +95,7 @@ class Part:
 
         Raises `Uncapturable` for an argument with a tangent, which no part passes on, and for one made of others.
         """
-        with _turn:
+        with _turn, without_modes():
             _check_tangents(args)
             _check_plain(args)
             return self._called(args)
@@ -339,7 +340,7 @@ class _Pair(torch.autograd.Function):
     @torch._dynamo.disable
     def backward(ctx: Any, *given: Tensor | None) -> tuple[object, ...]:
         """Return what adds up to the gradients of the part's inputs; None where no gradient has arrived."""
-        with _turn:
+        with _turn, without_modes():
             if ctx.waiting is None:
                 raise OutOfTurn(_OVER)
             with ctx.asked.shared.platform.failing():

@@ -45,6 +45,7 @@ from outgrow.frontends.tracing.results import results_of, returning
 from outgrow.frontends.tracing.substitutes import Substitutes
 from outgrow.frontends.tracing.traceable import made_traceable
 from outgrow.frontends.tracing.traced import Traced, numbers_going_on
+from outgrow.frontends.user.functions import seen_by_modes
 from outgrow.frontends.user.left.attributes import Kept, attribute, attributes_kept, left_by
 from outgrow.frontends.user.left.counts import OTHERWISE
 from outgrow.frontends.user.left.gathered import Gathering, GoingOn, PlaceSlot
@@ -195,7 +196,7 @@ def _trace(
 
         def traced(_inputs: object) -> list[object]:
             arguments = (call_args, call_kwargs)
-            with as_in_eager(mode, caches_casts=caches_casts), arguments_in_place(arguments):
+            with seen_by_modes(), as_in_eager(mode, caches_casts=caches_casts), arguments_in_place(arguments):
                 returned = finished(in_users_code(step, *call_args, **call_kwargs))
             schedulers.ended(returned)
             attributes.warn_of_opaque()

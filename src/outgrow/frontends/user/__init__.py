@@ -6,6 +6,7 @@ training/   what is trained, and where it hangs
 reach/      what it reaches by names
 refusals    why a step cannot be captured
 filling     how containers are copied, compared and filled
+functions   which functions of torch the user's modes see
 own_thread  what other threads do meanwhile
 living      the objects of some kind that the process holds
 unreadable  what refuses whoever reads it
