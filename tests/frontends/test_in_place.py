@@ -1,7 +1,9 @@
 """Every form that writes over an operand computes the bits of the operator that it stands for."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 import torch
@@ -201,6 +203,35 @@ def test_the_form_gives_the_same_bits_in_deterministic_mode(operator: str, form:
     torch.use_deterministic_algorithms(mode=True)
     try:
         test_the_form_gives_the_same_bits(operator, form, torch.contiguous_format, torch.float32)
+    finally:
+        torch.use_deterministic_algorithms(mode=False)
+
+
+@pytest.mark.usefixtures("_with_arena")
+def test_threads_do_not_let_each_other_fill_an_operand() -> None:
+    """One is done with its kernel after another has begun: that one's result still lies over what it reads."""
+    x, rest, others_begun, others_over = torch.randn(1 << 10, 1 << 10), ([1 << 10], None, None, 1e-5), Event(), Event()
+    expected, own, others = aten.native_layer_norm.default(x, *rest)[0], x.clone(), x.clone()
+
+    def slow(operand: torch.Tensor) -> object:
+        others_begun.set()
+        assert others_over.wait(60)
+        return aten.native_layer_norm.default(operand, *rest)
+
+    def quick(operand: torch.Tensor) -> object:
+        run.submit(placed(slow, 0, 0), others).add_done_callback(results.append)
+        assert others_begun.wait(60)
+        return aten.native_layer_norm.default(operand, *rest)
+
+    results = list[Future[object]]()
+    torch.use_deterministic_algorithms(mode=True)
+    try:
+        with ThreadPoolExecutor(1) as run:
+            found = placed(quick, 0, 0)(own)
+            others_over.set()
+        assert torch.equal(_all(found)[0], expected)
+        assert torch.equal(_all(results[0].result())[0], expected)
+        assert torch._C._get_deterministic_fill_uninitialized_memory()
     finally:
         torch.use_deterministic_algorithms(mode=False)
 

@@ -4,7 +4,10 @@ Some kernels make a tensor of their result's size before the result and never to
 too, and they take no memory.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any, cast
 
 import torch
@@ -13,7 +16,6 @@ from outgrow.errors import ReplayMismatch
 from outgrow.runtime import arena
 
 Function = Callable[..., object]
-_deterministic: Any = torch.utils.deterministic
 
 
 def placed(function: Function, operand: int | None, idle: int) -> Function:
@@ -29,17 +31,12 @@ def placed(function: Function, operand: int | None, idle: int) -> Function:
         size = target.untyped_storage().nbytes()
         if not arena.is_installed():
             return _copied(function(*arguments, **keywords), None if operand is None else target)
-        # in deterministic mode torch fills what a kernel makes, and here an operand lies there
-        fills = torch.are_deterministic_algorithms_enabled() and _deterministic.fill_uninitialized_memory
-        if fills:
-            _deterministic.fill_uninitialized_memory = False
-        try:
-            arena.expect(size, idle, None if operand is None else target.untyped_storage().data_ptr())
-            returned = function(*arguments, **keywords)
-        finally:
-            arena.expect(0, 0, None)
-            if fills:
-                _deterministic.fill_uninitialized_memory = True
+        with _unfilled() if torch.are_deterministic_algorithms_enabled() else nullcontext():
+            try:
+                arena.expect(size, idle, None if operand is None else target.untyped_storage().data_ptr())
+                returned = function(*arguments, **keywords)
+            finally:
+                arena.expect(0, 0, None)
         first = _first(returned)
         if operand is not None and first is not None and first.data_ptr() != target.data_ptr():
             raise ReplayMismatch(
@@ -51,6 +48,40 @@ def placed(function: Function, operand: int | None, idle: int) -> Function:
         return returned
 
     return call
+
+
+@dataclass
+class _Filling:
+    """Which calls want that torch does not fill what kernels make, and whether it did before the first of them."""
+
+    calls: set[object] = field(default_factory=set[object])
+    found: bool = False
+    lock: Lock = field(default_factory=Lock)
+
+
+_filling = _Filling()
+_deterministic: Any = torch.utils.deterministic
+
+
+@contextmanager
+def _unfilled() -> Iterator[None]:
+    """In deterministic mode torch fills what a kernel makes; within this it does not, since an operand lies there.
+
+    That is set for all threads, so the last one that leaves lets it be as before the first.
+    """
+    state, call = _filling, object()
+    try:
+        with state.lock:
+            if not state.calls:
+                state.found = _deterministic.fill_uninitialized_memory
+            state.calls.add(call)
+            _deterministic.fill_uninitialized_memory = False
+        yield
+    finally:
+        with state.lock:
+            if state.calls == {call}:
+                _deterministic.fill_uninitialized_memory = state.found
+            state.calls.discard(call)
 
 
 def _first(returned: object) -> torch.Tensor | None:
