@@ -15,6 +15,7 @@ dependence     which values of a trace depend on what the step is given
 captured       a captured step: graph, inputs, results
 guesses        when a run looks whether what was guessed is right
 checks         calls that are there for nothing that they return
+once           calls that may give other bits when they run again
 names          calls of torch as plain data, and back
 signature      for which calls a captured step is right
 """

@@ -14,6 +14,7 @@ from outgrow.frontends.tracing.checks import checks_in_turn
 from outgrow.frontends.tracing.convert import Conversion
 from outgrow.frontends.tracing.guesses import guesses_first
 from outgrow.frontends.tracing.leaf import Leaf
+from outgrow.frontends.tracing.once import once
 from outgrow.frontends.tracing.traced import Traced
 from outgrow.frontends.user.refusals import NOT_HELD
 from outgrow.frontends.user.training.devices import device_of, elsewhere_of
@@ -117,10 +118,13 @@ class _Assembly:
         )
 
     def _in_turn(self, results: Sequence[str]) -> Graph:
-        """Return the graph with these results: guesses are first, and what checks is in its turn with what changes."""
+        """Return the graph with these results: guesses are first, and what checks is in its turn with what changes.
+
+        What may give other bits runs once.
+        """
         made, guesses = self.conversion, self.traced.guesses
         put_back = [name for name, slot in self.slots.items() if isinstance(slot, ConstantSlot)]
-        graph = guesses_first(made.graph(results), made.guesses, guesses, put_back)
+        graph = once(guesses_first(made.graph(results), made.guesses, guesses, put_back), made.varying)
         return checks_in_turn(graph, made.checks, guesses=bool(guesses))
 
     def _bind(self, node: fx.Node, slot: Slot, tensor: Tensor) -> None:

@@ -27,6 +27,7 @@ from outgrow.frontends.fake.arguments import written_arguments
 from outgrow.frontends.tracing.checks import checks
 from outgrow.frontends.tracing.guesses import is_guess
 from outgrow.frontends.tracing.names import Named, operator_name, symbol_name
+from outgrow.frontends.tracing.once import may_vary
 from outgrow.frontends.user.training.set_data import rebound
 from outgrow.frontends.user.training.sharing import address
 from outgrow.ir.flight import ARRIVED
@@ -53,6 +54,7 @@ class Conversion:
     devices: dict[str, torch.device] = field(default_factory=dict)
     checks: set[str] = field(default_factory=set)
     guesses: set[str] = field(default_factory=set)
+    varying: set[str] = field(default_factory=set)
     _names: dict[int, str] = field(default_factory=dict)
     _meant: dict[fx.Node, Value] = field(default_factory=dict)
     _known: dict[Value, str] = field(default_factory=dict)
@@ -113,6 +115,8 @@ class Conversion:
             self.checks.add(node.name)
         if is_guess(node):
             self.guesses.add(node.name)
+        if may_vary(node):
+            self.varying.add(node.name)
         if isinstance(found, Tensor):
             self.bind(node, found)
 
