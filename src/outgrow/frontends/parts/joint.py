@@ -41,6 +41,7 @@ _RESUMED = re.compile(r"torch_dynamo_resume_in_(.*)_at_\d+")
 _ASSIGNING = frozenset({"iadd", "isub", "imul", "itruediv", "ipow", "setitem"})
 """What assigns to a tensor, beside what ends in an underscore or is called with `inplace`."""
 _VERSION_LOWERED = "_lower_version_count_by_1"
+_DATA_SET: Any = getattr(torch.ops.aten, "shallow_copy_data_", None)
 """Dynamo's function that makes up for the version that `set_` raises where `.data` is set."""
 _OVERWRITTEN = "modified by an inplace operation"
 """How autograd says that a value which it keeps was written over."""
@@ -265,7 +266,12 @@ def as_traced(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def _let_data_be_set(module: fx.GraphModule) -> None:
-    """Replace what Dynamo makes of `tensor.data = data`: `set_`, and a call that makes up for the version it raises."""
+    """Replace what Dynamo makes of `tensor.data = data`.
+
+    That is `set_`, and a call that makes up for the version it raises; from torch 2.15 on an operator of its own.
+    """
+    for node in module.graph.find_nodes(op="call_function", target=_DATA_SET):
+        node.target = set_data_
     for node in module.graph.find_nodes(op="call_function", target=torch.Tensor.set_):
         for after in [user for user in node.users if getattr(user.target, "__name__", "") == _VERSION_LOWERED]:
             after.replace_all_uses_with(node)
