@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Geometric
+from torch.distributions import Distribution, Geometric, distribution
 from torch.distributions.constraints import Constraint, positive_definite, positive_semidefinite
 from torch.nn import functional as F
 from torch.nn.utils import clip_grad
@@ -86,8 +86,12 @@ _CHECKS: Mapping[CodeType, Callable[[Mapping[str, Any]], _Told]] = {
     unwrap(F.gaussian_nll_loss).__code__: lambda _: _Told(well=False, error="ValueError", text=_NEGATIVE),
 }
 """What code that checks is told to say, by the values of its names."""
-_VERDICTS = (type(positive_definite).check.__code__, type(positive_semidefinite).check.__code__)
-"""They ask whether a matrix is symmetric, and who asks them raises the error if not."""
+_VERDICTS = (
+    type(positive_definite).check.__code__,
+    type(positive_semidefinite).check.__code__,
+    *(item.__code__ for item in [getattr(distribution, "_all_true_or_runtime_assert", None)] if item),
+)
+"""They ask whether a matrix is symmetric, or all is well (torch 2.15), and who asks them raises the error if not."""
 
 
 def found_if_well(found: Tensor, frame: FrameType) -> bool | None:
