@@ -270,7 +270,7 @@ def _let_data_be_set(module: fx.GraphModule) -> None:
 
     That is `set_`, and a call that makes up for the version it raises; from torch 2.15 on an operator of its own.
     """
-    for node in module.graph.find_nodes(op="call_function", target=_DATA_SET):
+    for node in module.graph.find_nodes(op="call_function", target=_DATA_SET) if _DATA_SET else ():
         node.target = set_data_
     for node in module.graph.find_nodes(op="call_function", target=torch.Tensor.set_):
         for after in [user for user in node.users if getattr(user.target, "__name__", "") == _VERSION_LOWERED]:
