@@ -27,7 +27,7 @@ from outgrow.frontends.user.left.counts import Count
 from outgrow.frontends.user.left.gathered import GoingOn, ListSlot, PlaceSlot
 from outgrow.frontends.user.left.outside import Outside
 from outgrow.frontends.user.left.refusing import Left
-from outgrow.frontends.user.left.renewed import Made, renewed
+from outgrow.frontends.user.left.renewed import Made, copied, renewed
 from outgrow.frontends.user.reach.configuration import content
 from outgrow.frontends.user.training.devices import CPU
 from outgrow.frontends.user.training.guards import Guards
@@ -179,7 +179,7 @@ class Captured:
     results: Returned | None = None
     """What that is: a list of it."""
     anew: frozenset[int] = frozenset()
-    """The containers in `settled` and `changed`, by identity, that the step makes: each call gets others."""
+    """The containers that the step makes and leaves or returns, by identity: each call gets others."""
     counts: tuple[Count, ...] = ()
     """Numbers outside, or in attributes, that go on with every call."""
     counters: tuple[Counted, ...] = ()
@@ -418,7 +418,8 @@ class Captured:
         wanted = {leaf for leaf in every if isinstance(leaf, GraphResult)}
         there = {leaf: None if leaf.kind.slot is None else held(leaf.kind.slot) for leaf in wanted}
         found = {leaf: leaf.of(results) if tensor is None else tensor for leaf, tensor in there.items()}
-        leaves = [found[leaf] if isinstance(leaf, GraphResult) else leaf for leaf in every]
+        made: Made = {}
+        leaves = [found[leaf] if isinstance(leaf, GraphResult) else copied(leaf, self.anew, made) for leaf in every]
         own = len(self.returned.leaves)
         returned = pytree.tree_unflatten(leaves[:own], self.returned.structure)
         return returned, pytree.tree_unflatten(leaves[own:], outside.structure)

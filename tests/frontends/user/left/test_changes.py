@@ -1,5 +1,6 @@
 """What a captured step has changed is changed where it is found after each call."""
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -43,3 +44,23 @@ def test_an_owner_may_be_given_another_table_of_attributes() -> None:
     captured.leave()
     assert model.is_odd
     assert model.log == [[2]]
+
+
+def test_what_a_step_returns_beside_tensors_is_its_own_in_each_call() -> None:
+    """Whoever adds to it adds to nothing that the next call returns; what the step finds outside is itself."""
+    model, table = nn.Linear(2, 2), np.ones(2)
+
+    def step(x: Tensor) -> tuple[Tensor, object, object, object]:
+        return model(x), np.zeros(2), {1}, table
+
+    captured = capture(step, [model], [], (torch.ones(1, 2),))
+    results = [torch.ones(1, 2)]
+    for _ in range(2):
+        match captured.unflatten(results):
+            case (_, np.ndarray() as zeros, set() as numbers, found):
+                assert (zeros.tolist(), numbers) == ([0.0, 0.0], {1})
+                zeros += 1
+                numbers.add(2)
+                assert found is table
+            case other:
+                raise AssertionError(other)

@@ -2,9 +2,10 @@
 
     self.logs = {}
 
-What a captured step puts into attributes, and outside, it puts there after each call. Were that the same object every
-time, it would have what the loop has put into it since. So containers, arrays and configurations that the step makes
-are copied for each call. Those that it finds, as where it exchanges two lists, stay what they are.
+What a captured step puts into attributes, and outside, it puts there after each call, and what it returns it returns
+from each. Were that the same object every time, it would have what the loop has put into it since. So containers,
+arrays and configurations that the step makes are copied for each call. Those that it finds, as where it exchanges two
+lists, stay what they are.
 """
 
 from collections import deque
@@ -23,18 +24,20 @@ Made = dict[int, object]
 
 
 def made_anew(did: Did, traced_anew: Callable[[], Did]) -> frozenset[int]:
-    """Return the identities of the containers that a step makes; it is traced again if it puts any somewhere."""
+    """Return the identities of the containers that a step makes; it is traced again if it puts or returns any."""
     first = {item.location.key: item.value for item in _left(did) if any(map(_is_held, _new(item)))}
-    if not first:
+    if not first and not any(map(_is_held, did.returned)):
         return frozenset()
-    again = {item.location.key: item.value for item in _left(traced_anew())}
+    other = traced_anew()
+    again = {item.location.key: item.value for item in _left(other)}
     pairs = [(value, again[key]) for key, value in first.items() if key in again]
-    return frozenset(id(value) for one, other in pairs for value in _made(one, other))
+    pairs += zip(did.returned, other.returned, strict=False)
+    return frozenset(id(value) for one, another in pairs for value in _made(one, another))
 
 
 def renewed(item: Change, anew: frozenset[int], made: Made) -> Change:
     """Return what is to be left after a call, with other containers in place of those that the step makes."""
-    return replace(item, value=_copied(item.value, anew, made)) if anew else item
+    return replace(item, value=copied(item.value, anew, made)) if anew else item
 
 
 def _left(did: Did) -> Iterator[Change]:
@@ -76,11 +79,11 @@ def _made(one: object, other: object) -> Iterator[object]:
             yield from _made(item, another)
 
 
-def _copied(value: Any, anew: frozenset[int], made: Made) -> Any:
+def copied(value: Any, anew: frozenset[int], made: Made) -> Any:
     """Return a value with copies in place of what is made anew, each for all places where it is."""
     if id(value) not in anew or id(value) in made:
         return made.get(id(value), value)
-    inside = [_copied(item, anew, made) for item in _parts(value)]
+    inside = [copied(item, anew, made) for item in _parts(value)]
     if type(value) is tuple:
         found: Any = tuple(inside)
     elif is_configuration(value):
