@@ -15,6 +15,15 @@ from torch._ops import OpOverload
 
 from outgrow.operators.effects import HIDDEN_WRITES, hidden_writes
 
+_OWN = frozenset(
+    {"aten", "prim", "prims", "outgrow", "outgrow_kernels", "profiler", "quantized", "c10d", "_c10d_functional"}
+)
+
+
+def is_foreign(func: object) -> bool:
+    """Whether something is an operator that is neither torch's nor outgrow's: it may do what no schema says."""
+    return isinstance(func, OpOverload) and func.namespace not in _OWN
+
 
 @dataclass(frozen=True, eq=False)
 class Invoked:

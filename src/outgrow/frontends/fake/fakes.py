@@ -38,7 +38,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.fake.arguments import Invoked, exchanged, leaves_of, tensors_of
+from outgrow.frontends.fake.arguments import Invoked, exchanged, is_foreign, leaves_of, tensors_of
 from outgrow.frontends.fake.kernels.alignments import BY_TENSORS
 from outgrow.frontends.fake.kernels.ambiguous import VIEWED, as_the_kernel_lays, as_viewed
 from outgrow.frontends.fake.kernels.byte_masks import BY_BOOLEANS
@@ -125,7 +125,13 @@ class FakeMode(FakeTensorMode):
         call = Invoked(func, args, kwargs or {})
         known = partial(self.literals.followed, call, fake)
         answered = known if self.asking is None else partial(self.asking.followed, call, known)
-        return answered() if self.counters is None else self.counters.followed(call, answered)
+        found = answered() if self.counters is None else self.counters.followed(call, answered)
+        if is_foreign(func):  # how its abstract form makes a result says nothing of what is in that of its kernel
+            made = tensors_of(leaves_of(found))
+            self.literals.forget(made)
+            if self.asking is not None:
+                self.asking.forget(made)
+        return found
 
     def may_look_at(self, tensor: Tensor) -> bool:
         """Whether a step may ask for the content of a tensor while it is traced."""

@@ -36,6 +36,17 @@ def unknown(x: Tensor) -> Tensor:
     return x * 3
 
 
+_CALLS: list[str] = []
+
+
+@torch.library.custom_op("outgrow_test::negated", mutates_args=())
+def negated(x: Tensor) -> Tensor:
+    """Notes that it was called; its abstract form gives the same kind of tensor, with something else in it."""
+    _CALLS.append("negated")
+    return -x
+
+
+negated.register_fake(torch.clone)
 for product in (multiplied, cast):
     product.register_fake(lambda x, y: x.new_empty(len(x), y.shape[1]))
 cast.register_autocast("cpu", torch.float32)
@@ -65,6 +76,25 @@ def test_an_operator_that_draws_without_saying_so_is_found_out() -> None:
     step = outgrow.compile(lambda x: noisy(x).sum(), model=torch.nn.Linear(1, 1), memory_budget="10TiB")
     with pytest.raises(ReplayMismatch, match="nondeterministic_seeded"):
         step(torch.ones(3))
+
+
+@pytest.mark.parametrize("of_batch", [True, False], ids=["of the batch", "of literals"])
+@pytest.mark.usefixtures("no_room_is_ample")
+def test_what_an_operator_of_others_gives_is_not_known_by_its_abstract_form(*, of_batch: bool) -> None:
+    """So what a step decides by it is looked at in each run, and it is not called while the step is captured."""
+
+    def step(x: Tensor) -> Tensor:
+        y = negated(x if of_batch else torch.ones(3))
+        return x * 2 if y.sum() > 0 else x * 3
+
+    _CALLS.clear()
+    captured = capture(step, [], [], (torch.ones(3),))
+    assert len(captured.guesses) == 1
+    assert not captured.questions
+    assert not _CALLS
+    called = outgrow.compile(step, model=torch.nn.Linear(1, 1), memory_budget="10TiB")
+    for x in (torch.ones(3), -torch.ones(3), torch.ones(3)):
+        assert torch.equal(called(x), step(x))
 
 
 def test_an_operator_that_is_tried_in_vain_is_refused() -> None:

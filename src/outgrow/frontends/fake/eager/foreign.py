@@ -14,10 +14,9 @@ import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
 from outgrow.errors import ReplayMismatch, Uncapturable
+from outgrow.frontends.fake.arguments import is_foreign
 from outgrow.frontends.fake.eager.uncast import is_cast
 from outgrow.frontends.user.lines import present_line
-
-_KNOWN = frozenset({"aten", "prim", "prims", "outgrow", "profiler", "quantized", "c10d", "_c10d_functional"})
 
 
 def check_casts(function: object) -> None:
@@ -43,7 +42,7 @@ def _overloads(function: object) -> list[OpOverload]:
             found = [getattr(function, name) for name in function.overloads()]
         case _:
             found = []
-    return [item for item in found if item.namespace not in _KNOWN]
+    return [item for item in found if is_foreign(item)]
 
 
 def drawing_nothing(operator: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,7 +6,7 @@ operators are repeated, so `bool((mask == causal).all())` has an answer that hol
 step's inputs first of all, is unknown, and so is what an unknown tensor or a lifted hyper-parameter was written into.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 import torch.utils._pytree as pytree
@@ -15,7 +15,7 @@ from torch._ops import OpOverload
 from torch.types import py_sym_types
 from torch.utils._mode_utils import no_dispatch
 
-from outgrow.frontends.fake.arguments import Invoked, form_of, leaves_of, tensors_of, writes
+from outgrow.frontends.fake.arguments import Invoked, form_of, is_foreign, leaves_of, tensors_of, writes
 from outgrow.frontends.fake.looks.noted import Noted
 
 LIFTS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default)
@@ -55,6 +55,10 @@ class Literals:
         for tensor, real in zip(made, companions, strict=True):
             self._known.note(tensor, real)
         return fake
+
+    def forget(self, tensors: Iterable[Tensor]) -> None:
+        """Know nothing of tensors, nor of others in their memory."""
+        self._known.forget(tensors)
 
     def knows(self, tensor: Tensor) -> bool:
         """Whether the content of a tensor is known."""
@@ -124,9 +128,9 @@ class Literals:
 
 def is_deterministic(func: OpOverload, leaves: Sequence[object]) -> bool:
     """Whether a call with these leaves of arguments gives the same whenever its tensors are the same."""
-    return torch.Tag.nondeterministic_seeded not in func.tags and not any(
-        isinstance(leaf, py_sym_types) for leaf in leaves
-    )
+    if is_foreign(func) or torch.Tag.nondeterministic_seeded in func.tags:
+        return False
+    return not any(isinstance(leaf, py_sym_types) for leaf in leaves)
 
 
 def of_its_form(tensor: Tensor) -> Tensor:

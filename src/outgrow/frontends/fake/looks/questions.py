@@ -188,6 +188,10 @@ class Asking:
         if type(real) is Tensor and not real.requires_grad and not real.is_meta and real.nbytes <= _MOST_BYTES:
             self._sources.note(fake, Given(Outer(real)))
 
+    def forget(self, tensors: Iterable[Tensor]) -> None:
+        """Follow tensors no longer, nor others in their memory."""
+        self._sources.forget(tensors)
+
     def may_ask(self, tensor: Tensor) -> bool:
         """Whether a step may look at a tensor, and at the little that it makes of it."""
         source = self._sources.of(tensor)
