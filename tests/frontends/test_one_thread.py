@@ -12,6 +12,7 @@ from outgrow.errors import OutOfTurn
 from outgrow.frontends import one_thread as module
 from outgrow.frontends.one_thread import one_thread
 from outgrow.frontends.user.training.state import Training
+from tests.children import ran
 
 
 @contextmanager
@@ -47,6 +48,32 @@ def test_one_thread_at_a_time_runs_steps_of_a_model() -> None:
             pass
     with one_thread(Training((model,), ())):
         pass
+
+
+FORKED = """
+import os
+from torch import nn
+from outgrow.frontends.one_thread import one_thread
+from outgrow.frontends.user.training.state import Training
+from tests.frontends.test_one_thread import training_beside
+
+training = Training((nn.Linear(1, 1),), ())
+with training_beside(training):
+    child = os.fork()
+    if child == 0:
+        with one_thread(training):
+            os._exit(17)
+_, status = os.waitpid(child, 0)
+assert os.waitstatus_to_exitcode(status) == 17, status
+with training_beside(training), one_thread(Training((nn.Linear(1, 1),), ())):
+    print("went on")
+"""
+
+
+def test_a_process_that_is_forked_off_has_no_other_thread() -> None:
+    """What others ran when it was forked runs in its parent alone."""
+    found = ran(FORKED)
+    assert found.stdout == "went on\n", found.stderr
 
 
 def shared_module(model: nn.Linear) -> Training:

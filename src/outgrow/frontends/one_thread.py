@@ -4,6 +4,7 @@ Two models that share a module or a weight are one for that, and so are two step
 share may change between calls, so it is looked for whenever steps meet in time, and only then.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,6 +37,15 @@ class _Running:
 
 
 _running: dict[_Running, None] = {}
+
+
+def _forked_off() -> None:
+    """In a process that was forked off there is no other thread, whatever its parent's threads run."""
+    _running.clear()
+    _guard.release()
+
+
+os.register_at_fork(before=_guard.acquire, after_in_parent=_guard.release, after_in_child=_forked_off)
 
 
 @contextmanager
