@@ -16,6 +16,7 @@ from outgrow.frontends.user.training.state import Training
 from outgrow.planning.addresses import addresses, stitched
 from outgrow.planning.addresses.blocks import Block
 from outgrow.planning.arrays import Flags
+from outgrow.runtime.directed import Directions
 from outgrow.runtime.planned_arena import Arena
 from outgrow.runtime.program import Program
 from outgrow.runtime.repeated import Repeated
@@ -260,6 +261,42 @@ def test_what_a_failed_op_keeps_is_of_its_own_step(steps: int, repeated: list[in
     with pytest.raises(KeyboardInterrupt):
         ours(x)
     fails = False
+    assert torch.equal(ours(x), expected)
+    assert bool(repeated) is (steps > 1)
+
+
+@pytest.mark.parametrize("steps", [1, STEPS])
+def test_an_interrupt_leaves_no_thread_directed(
+    steps: int, repeated: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though it comes when the thread has just been directed: what it allocates next would lie in the arena."""
+    torch.manual_seed(0)
+    model, x, at_site = nn.Linear(64, 64), torch.randn(512, 64), list[bool]()
+    at, off = Directions.at, Directions.off
+
+    def interrupted(directions: Directions, position: int) -> bool:
+        at_site.append(at(directions, position))
+        if at_site[-1]:
+            raise KeyboardInterrupt
+        return False
+
+    def forwarded(directions: Directions) -> None:
+        off(directions)
+        at_site.append(False)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss
+
+    ours = Step(step, Training((model,), ()), Settings.of("2MiB"), name="", device=StandIn())
+    expected = [ours(x) for _ in range(steps)][-1]
+    with monkeypatch.context() as breaking:
+        breaking.setattr(Directions, "at", interrupted)
+        breaking.setattr(Directions, "off", forwarded)
+        with pytest.raises(KeyboardInterrupt):
+            ours(x)
+    assert not at_site[-1]
     assert torch.equal(ours(x), expected)
     assert bool(repeated) is (steps > 1)
 

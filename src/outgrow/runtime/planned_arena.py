@@ -196,6 +196,7 @@ class PlannedMemory:
     def before(self, position: int) -> None:
         self._position = position
         if self.directions is not None:
+            self._is_directed = True  # before it is: an interrupt may come between
             self._is_directed = self.directions.at(position)
 
     def after(self) -> None:
