@@ -4,7 +4,7 @@ It sees what it closes over, the global variables that it names, and what it is 
 """
 
 from collections.abc import Iterable
-from functools import partial
+from functools import cached_property, partial
 from types import CellType, FunctionType, MethodType
 
 
@@ -22,6 +22,19 @@ def surroundings(step: object) -> list[object]:
             return named if isinstance(innermost, FunctionType) else [*named, *surroundings(innermost)]
         case _:
             return [step]
+
+
+def behind(attribute: object) -> tuple[object, ...]:
+    """Return the functions of what stands for some in a class: a property, or a method of the class; or it itself."""
+    match attribute:
+        case property():
+            return (attribute.fget, attribute.fset)
+        case cached_property():
+            return (attribute.func,)
+        case staticmethod() | classmethod():
+            return (attribute.__func__,)
+        case _:
+            return (attribute,)
 
 
 def wrapped_by(function: object) -> list[object]:

@@ -6,11 +6,12 @@
     modules       that its code imports itself, and what is in them
 
 What it calls by name, a function, a method or an object of the user's, is looked at as well, with what it is given, and
-so is all that wraps a function. What torch calls is looked at for itself: forward passes of the modules in training,
-hooks, and the passes of a `torch.autograd.Function`. Of a container that is used as a whole, the functions in it are
-looked at; of an object that is, the methods that operators call. Of an object of an installed package, whose code is
-not looked at, all numbers and containers may be read, and those of objects below it. What is reached in other ways, as
-an attribute of an object in a list, is not seen.
+so is all that wraps a function. Of a class that it calls, what makes an object is looked at, and all methods. What
+torch calls is looked at for itself: forward passes of the modules in training, hooks, and the passes of a
+`torch.autograd.Function`. Of a container that is used as a whole, the functions in it are looked at; of an object that
+is, the methods that operators call. Of a configuration that is used as a whole, and of an object of an installed
+package, whose code is not looked at, all numbers and containers may be read, and those of objects below it. What is
+reached in other ways, as an attribute of an object in a list, is not seen.
 """
 
 import sys
@@ -30,7 +31,7 @@ from torch.optim import Optimizer
 from outgrow.frontends.user.filling import is_container
 from outgrow.frontends.user.lines import is_of_a_library
 from outgrow.frontends.user.reach.configuration import NUMBERS, is_configuration, is_opaque, is_settled
-from outgrow.frontends.user.reach.functions import wrapped_by, wraps
+from outgrow.frontends.user.reach.functions import behind, wrapped_by, wraps
 from outgrow.frontends.user.reach.hooks import hooks
 from outgrow.frontends.user.reach.locations import MISSING, Location, is_of_a_package, is_of_the_user, of_class
 from outgrow.frontends.user.reach.reads import EACH, IMPORT, SUPER, Path, reads
@@ -42,6 +43,7 @@ _OF_KEYS = frozenset(("__contains__", "get", "keys", "setdefault"))
 _BLIND = frozenset(("callable", "hasattr", "id", "isinstance", "issubclass", "print", "super", "type"))
 """Functions of Python's that look at no content of what they are given."""
 _PASSES = ("forward", "setup_context", "backward", "vmap", "jvp")
+_MAKING = ("__new__", "__init__")
 _NO_OPERATORS = frozenset(("__init__", "__new__", "__del__", "__repr__", "__str__", "__init_subclass__", "__setattr__"))
 _PLAIN = (dict, list, tuple, deque, set, frozenset)
 _OWNING = (*_PLAIN, ndarray, Tensor, nn.Module)
@@ -75,6 +77,13 @@ class _Given:
         found = dict(zip(names[: code.co_argcount], self.positions, strict=False))
         found |= {name: locations for name, locations in self.keywords if name in names}
         return {name: locations for name, locations in found.items() if locations}
+
+    def beside(self, function: FunctionType) -> Iterator[Locations]:
+        """Yield those for which a function has no names: it has them in a tuple or a dictionary."""
+        code = function.__code__
+        yield from self.positions[code.co_argcount :]
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        yield from (locations for name, locations in self.keywords if name not in names)
 
     def all(self) -> Iterator[Locations]:
         """Yield the locations of all of them."""
@@ -166,7 +175,7 @@ class _Reach:
             case staticmethod():
                 return self.meet(value.__func__, given)
             case type():
-                return False
+                return given.is_called and self._meet_made(value, given)
             case _ if not isinstance(value, FunctionType) and len(wrapped_by(value)) == 1:
                 return self._meet_object(value, given, at, is_step=is_step)
             case _:
@@ -187,9 +196,24 @@ class _Reach:
             return self.meet(method, given.behind(at or self._holding("self", value)), is_step=is_step)
         return False
 
+    def _meet_made(self, kind: type, given: _Given) -> bool:
+        """Look at what makes an object of a class, and at all that such an object may do."""
+        met = False
+        for name in dict.fromkeys(name for base in kind.__mro__ if is_of_the_user(base) for name in vars(base)):
+            found = next(of_class(kind, name))
+            if name in _MAKING:
+                met |= self.meet(found, replace(given, positions=((), *given.positions)))
+            else:
+                for function in filter(_is_function, behind(found)):
+                    self.meet(function, _Given())
+        return met
+
     def _meet_function(self, function: object, given: _Given, *, is_step: bool = False) -> bool:
         if not isinstance(function, FunctionType) or (not is_step and is_of_a_library(function.__code__.co_filename)):
             return False
+        unnamed = [location for locations in given.beside(function) for location in locations]
+        self._use(unnamed)
+        self._use_numbers(unnamed)
         known = given.named(function)
         key = (
             id(function),
@@ -281,15 +305,17 @@ class _Reach:
                 for item in list(value.values() if isinstance(value, dict) else value)[:_MOST_ITEMS]:
                     if _is_function(item):
                         self.meet(item, _Given())
-            elif value is not MISSING and (is_opaque(value) or is_configuration(value)) and not isinstance(value, type):
+            elif isinstance(value, type):
+                self.meet(value, _Given())
+            elif value is not MISSING and (is_opaque(value) or is_configuration(value)):
                 for method in _operators(type(value)):
                     self.meet(method, _Given().behind(location))
             self._look_into(location, value)
 
     def _look_into(self, location: Location, value: object, depth: int = _DEEPEST) -> None:
-        """Note all numbers of an object of a package, what is in its containers, and the objects that it has."""
+        """Note all numbers of a configuration or an object of a package, what is in its containers, and its objects."""
         _, before = self.looked_into.get(id(value), (value, 0))
-        if depth <= before or not is_of_a_package(type(value)):
+        if depth <= before or not (is_configuration(value) or is_of_a_package(type(value))):
             return
         self.looked_into[id(value)] = (value, depth)
         self._use_numbers([location])
@@ -337,11 +363,9 @@ class _Reach:
             match found:
                 case FunctionType() if not isinstance(owner, type):
                     met |= self.meet(found, given.behind(holder))
-                case property():
-                    for accessor in filter(_is_function, (found.fget, found.fset)):
+                case property() | cached_property():
+                    for accessor in filter(_is_function, behind(found)):
                         met |= self.meet(accessor, _Given().behind(holder))
-                case cached_property(func=FunctionType() as getter):
-                    met |= self.meet(getter, _Given().behind(holder))
                 case _:
                     for getter in list(of_class(type(found), "__get__"))[:1]:
                         met |= self.meet(getter, _Given().behind(self._holding("self", found), holder))
