@@ -43,8 +43,7 @@ class Remembering(nn.Module):
 
 def only(of: list[T]) -> T:
     """Return what is in a list, on no path that a step names."""
-    (found,) = of
-    return found
+    return next(iter(of))
 
 
 def captured(step: Callable[[Tensor, nn.Module], object]) -> None:

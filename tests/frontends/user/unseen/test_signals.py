@@ -18,7 +18,11 @@ class Alarm(Exception):
 
 LOG: list[str] = []
 NOTES = (LOG,)
-"""Where a step may note something that is not put back, since it names no list."""
+
+
+def noted() -> list[str]:
+    """Where a step may note something that is not put back, since it names no list."""
+    return next(iter(NOTES))
 
 
 def sound(_number: int, _frame: object) -> None:
@@ -74,7 +78,7 @@ def test_a_signal_in_the_users_code_interrupts_it_at_once() -> None:
     def step(x: Tensor) -> None:
         (scaled.weight * x).sum().backward()
         signal.raise_signal(signal.SIGUSR1)
-        NOTES[0].append("not reached")
+        noted().append("not reached")
 
     with pytest.raises(Alarm):
         captured(scaled, step)
@@ -87,9 +91,9 @@ def test_a_signal_in_an_operator_waits_for_the_next_one() -> None:
 
     def step(x: Tensor) -> Tensor:
         found = ringing(x)
-        NOTES[0].append("so has its call")
+        noted().append("so has its call")
         found = found * scaled.weight
-        NOTES[0].append("not reached")
+        noted().append("not reached")
         return found
 
     with pytest.raises(Alarm):
@@ -103,9 +107,9 @@ def test_a_question_about_a_tensor_is_not_interrupted() -> None:
 
     def step(x: Tensor) -> Tensor:
         found = ringing(x)
-        NOTES[0].append(str(torch.ops.prim.device.default(found)))
+        noted().append(str(torch.ops.prim.device.default(found)))
         found = found * scaled.weight
-        NOTES[0].append("not reached")
+        noted().append("not reached")
         return found
 
     with pytest.raises(Alarm):

@@ -132,7 +132,7 @@ class Location:
         if isinstance(owner, list | deque) and type(name) is int:
             if value is not MISSING and name < len(owner):
                 owner[name] = value
-        elif isinstance(owner, tuple) and name in _fields(owner):
+        elif isinstance(owner, tuple) and _place(owner, name) is not None:
             self._put_into_tuple(owner, value)
         elif isinstance(table, CellType):
             table.cell_contents = value
@@ -144,9 +144,11 @@ class Location:
             table[name] = value
 
     def _put_into_tuple(self, owner: Any, value: object) -> None:
-        """Put another tuple in the place of the one that has this field, unless it has the value."""
+        """Put another tuple in the place of the one that has this entry, unless it has the value."""
         if self.own() is not value and value is not MISSING:
-            self.above().write(owner._replace(**{self.path[-1]: value}))
+            at = _place(owner, self.path[-1])
+            items = [value if place == at else item for place, item in enumerate(owner)]
+            self.above().write(owner._make(items) if hasattr(owner, "_make") else tuple(items))
 
     def _variable(self) -> object:
         if isinstance(self.root, CellType):
@@ -206,8 +208,8 @@ def _own_part(value: object, name: Any) -> object:
         return value[name] if name < len(value) else MISSING
     if isinstance(value, type):
         return vars(value).get(name, MISSING) if is_of_the_user(value) else MISSING
-    if isinstance(value, tuple) and name in _fields(value):
-        return tuple[object, ...].__getitem__(value, _fields(value).index(name))
+    if isinstance(value, tuple) and (place := _place(value, name)) is not None:
+        return tuple[object, ...].__getitem__(value, place)
     table = _table(value)
     if name == "__dict__" and hasattr(value, "__dict__"):
         return MISSING if table is None else vars(value) if isinstance(value, dict) else table
@@ -228,9 +230,12 @@ def _part(value: object, name: Any) -> object:
     return next(of_class(value, name), MISSING)
 
 
-def _fields(value: Any) -> tuple[str, ...]:
-    """Return the names of the entries of a tuple; most have none."""
-    return value._fields if hasattr(type(value), "_fields") else ()
+def _place(value: Any, name: Any) -> int | None:
+    """Return where in a tuple an entry is, by its place or by the name that it may have; None if there is no such."""
+    if type(name) is int:
+        return name if name < len(value) and (type(value) is tuple or hasattr(type(value), "_make")) else None
+    fields = value._fields if hasattr(type(value), "_fields") else ()
+    return fields.index(name) if name in fields else None
 
 
 def _is_slot(value: object, name: Any) -> bool:

@@ -347,7 +347,7 @@ class _Reach:
             return (wraps(value, of_class(owner, name)) and self._follow_method(location, given)) or met
         if owner is MISSING:
             return False
-        if is_of_super:
+        if is_of_super and is_of_a_package(type(owner)):
             self._look_into(holder, owner)
         if (not isinstance(owner, _PLAIN) or _is_searched(owner, name)) and next(of_class(owner, name), None) is None:
             self._use((holder,))
@@ -408,8 +408,8 @@ def _is_searched(owner: object, name: object) -> bool:
 
 
 def _names_in(value: object) -> Collection[object] | None:
-    """Return the keys of a dictionary, or the places in a list; None for others, and for keys that are not plain."""
-    if not is_container(value) or isinstance(value, set):
+    """Return the keys of a dictionary, or the places in a list or a tuple; None for others, and for other keys."""
+    if not (is_container(value) or isinstance(value, tuple)) or isinstance(value, set):
         return None
     names = value if isinstance(value, dict) else range(len(value))
     return names if len(names) <= _FEW and all(type(name) in NUMBERS for name in names) else None

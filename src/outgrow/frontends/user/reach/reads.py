@@ -6,16 +6,17 @@ variable, and as an argument of a call; where two ways meet (`one if flag else o
 `getattr(value, "word")`, `value.get("word")` or `"word" in value` names, and `vars(value)` is `value.__dict__`. What is
 imported within the function is on a path from its module on.
 
-What is reached by an index is on the path of each entry. What is reached by a slice, or by a loop over a container, is
-on no path, but the container is used as a whole then. What is written by an index is as if `update` was called. Of what
-the code only asks whether it is there, or empty, the truth is used.
+What is reached by an index is on the path of each entry, and so is what a loop finds, which uses the container as a
+whole as well: also one over `enumerate(container)`, or within a comprehension. What is reached by a slice is on no
+path, but the container is used as a whole then. What is written by an index is as if `update` was called. Of what the
+code only asks whether it is there, or empty, the truth is used.
 """
 
 import dis
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from types import CodeType
 
 SUPER = "super()"
@@ -40,6 +41,15 @@ _IS_NULL_BELOW = sys.version_info < (3, 13)
 """Where a name is loaded to be called, the mark for that lies below it."""
 _GETTING = frozenset(("get", "setdefault"))
 """Methods of dictionaries that read the entry under a word."""
+_PASSING_ON = frozenset(
+    (
+        *("BUILD_LIST", "BUILD_SET", "BUILD_TUPLE", "FOR_ITER", "GET_ITER", "MAKE_FUNCTION"),
+        *("SET_FUNCTION_ATTRIBUTE", "UNPACK_SEQUENCE"),
+    )
+)
+"""Instructions of whose results it is known what is in them."""
+_ITERATED = ".0"
+"""The variable of a comprehension in which is what it goes through."""
 _JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
 
 
@@ -67,6 +77,9 @@ _BY_WORD = _builtins("getattr", "hasattr")
 """Functions that read an attribute under a word, or say whether there is one."""
 _OF_KINDS = _builtins("isinstance", "type")
 """Functions that say of which type a value is."""
+_SAME_ITEMS = _builtins("iter", "list", "reversed", "sorted", "tuple")
+"""Functions that give what goes through the items of a value."""
+_ENUMERATE, _ZIP = _builtins("enumerate", "zip")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +113,30 @@ def reads(code: CodeType) -> Reads:
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A value on the stack: the paths on which it may have been read, or a constant."""
+    """A value on the stack: the paths on which it may have been read, or a constant.
+
+    Of one that is on no path, such as an iterator, its `items` may be on some; those of a tuple are in `parts`, too.
+    """
 
     paths: Paths = ()
     constant: object = None
+    items: "_Value | None" = None
+    parts: "tuple[_Value, ...]" = ()
+
+    def each(self) -> "_Value":
+        """Return what a loop over it finds."""
+        return self.below(None) if self.items is None else self.items
+
+    def along(self, names: Sequence[str]) -> Iterator[Path]:
+        """Yield the paths of what is read of it, by names."""
+        for path in self.paths:
+            yield Path(path.is_local, (*path.names, *names))
+        for part in self.parts if names[:1] == [EACH] else ():
+            yield from part.along(names[1:])
+
+    def taken_apart(self, count: int) -> "tuple[_Value, ...]":
+        """Return what is in it, if it has so many parts."""
+        return self.parts if len(self.parts) == count else (self.each(),) * count
 
     def below(self, name: object) -> "_Value":
         if isinstance(name, slice):
@@ -112,6 +145,12 @@ class _Value:
 
 
 _UNKNOWN = _Value()
+
+
+def _built(parts: Sequence[_Value]) -> _Value:
+    """Return a tuple, or a list, of some values."""
+    items = _Value(tuple(dict.fromkeys(path for part in parts for path in part.paths)))
+    return _Value(items=items, parts=tuple(parts))
 
 
 class _Walk:
@@ -124,7 +163,7 @@ class _Walk:
         self.arriving: dict[int, list[_Value]] = {}
         self.local: dict[str, Paths] = {}
         self.keywords: tuple[str, ...] = ()
-        self.inner: list[Reads] = []
+        self.inner: dict[CodeType, _Value] = {}
         self.paths: dict[Path, None] = {}
         self.calls: dict[CallSite, None] = {}
         self.whole: dict[Path, None] = {}
@@ -138,17 +177,18 @@ class _Walk:
                 self.stack = _merged(self.stack, there) if goes_on else there
             self._visit(item)
             goes_on = item.opname not in _ENDS and not item.opname.startswith(_LEAPS)
-        for inner in self.inner:
-            self._note(path for found in inner.paths for path in self._from_inner(found))
-            self.whole |= dict.fromkeys(self._all_from_inner(inner.whole))
-            self.asked |= dict.fromkeys(self._all_from_inner(inner.asked))
-            for call in inner.calls:
-                self._note_call(
-                    self._all_from_inner((call.callee,)),
-                    tuple([self._all_from_inner(paths) for paths in call.positions]),
-                    tuple([(name, self._all_from_inner(paths)) for name, paths in call.keywords]),
-                )
+        for code in self.inner:
+            self._add_inner(reads(code), partial(self._all_from_inner, code))
         return Reads(tuple(self.paths), tuple(self.calls), tuple(self.whole), tuple(self.asked))
+
+    def _add_inner(self, inner: Reads, here: Callable[[Paths], Paths]) -> None:
+        """Add what a function reads that is defined in this one."""
+        self._note(here(inner.paths))
+        self.whole |= dict.fromkeys(here(inner.whole))
+        self.asked |= dict.fromkeys(here(inner.asked))
+        for call in inner.calls:
+            keywords = [(name, here(paths)) for name, paths in call.keywords]
+            self._note_call(here((call.callee,)), tuple(map(here, call.positions)), tuple(keywords))
 
     def _visit(self, item: dis.Instruction) -> None:
         kind = item.opname
@@ -164,6 +204,8 @@ class _Walk:
             self._store(item)
         elif kind in ("CALL", "CALL_KW"):
             self._call(item)
+        elif kind in _PASSING_ON:
+            self._pass_on(item)
         elif kind == "IMPORT_NAME":
             self._import(item.argval)
         elif kind == "IMPORT_FROM":
@@ -178,7 +220,7 @@ class _Walk:
             return
         self.stack.append(_Value(constant=constant))
         if isinstance(constant, CodeType):
-            self.inner.append(reads(constant))
+            self.inner.setdefault(constant, _UNKNOWN)
 
     def _load(self, item: dis.Instruction) -> None:
         is_fast = item.opname.startswith("LOAD_FAST")
@@ -254,6 +296,23 @@ class _Walk:
             if item.opname == "BUILD_SLICE" and self.stack:
                 self.stack[-1] = _Value(constant=slice(None))
 
+    def _pass_on(self, item: dis.Instruction) -> None:
+        """Let an instruction make a value of which it is known what is in it, or take one apart."""
+        before, count = [*self.stack], item.arg or 0
+        last = before[-1] if before else _UNKNOWN
+        self._move(item)
+        match item.opname:
+            case "FOR_ITER":
+                self.stack = [*before, *[_UNKNOWN] * (_effect(item) - 1), last.each()]
+            case "UNPACK_SEQUENCE":
+                self.stack = [*before[:-1], *last.taken_apart(count)[::-1]]
+            case "GET_ITER":
+                self.stack[-1:] = [_Value(items=last.each())]
+            case "MAKE_FUNCTION" | "SET_FUNCTION_ATTRIBUTE":
+                self.stack[-1:] = [_Value(constant=last.constant)]
+            case _:
+                self.stack[-1:] = [_built(before[len(before) - count :])]
+
     def _search(self, owner: _Value, item: _Value) -> None:
         """Ask whether something is in a value."""
         if isinstance(item.constant, str):
@@ -270,7 +329,9 @@ class _Walk:
             constant = self._pop().constant
             keywords = constant if isinstance(constant, tuple) else ()
         values = [self._pop() for _ in range(item.arg or 0)][::-1]
-        callee = (*self._pop().paths, *self._pop().paths)
+        called = (self._pop(), self._pop())
+        self._define(called, values)
+        callee = (*called[0].paths, *called[1].paths)
         named = _named_by_word(callee, values)
         if named is not None:
             self._use(*values[1:])
@@ -284,11 +345,18 @@ class _Walk:
         self._note_call(callee, tuple(given[:by_position]), tuple(zip(keywords, given[by_position:], strict=False)))
         is_super = Path(is_local=False, names=("super",)) in callee and self.code.co_argcount > 0 and not given
         owner = self._variable(self.code.co_varnames[0], is_fast=True) if is_super else _UNKNOWN
-        entry = _entry_of(callee, values)
+        entry = _entry_of(callee, values) or _gone_through(callee, values)
         if entry is None:
             self.stack.append(owner.below(SUPER))
         else:
             self._push(entry)
+
+    def _define(self, called: Sequence[_Value], given: Sequence[_Value]) -> None:
+        """Note what a comprehension goes through, which it is called with."""
+        for value in called:
+            if isinstance(value.constant, CodeType) and _ITERATED in value.constant.co_varnames:
+                items = [item.items for item in (*called, *given) if item.items is not None]
+                self.inner[value.constant] = items[0] if items else _UNKNOWN
 
     def _variable(self, name: str, *, is_fast: bool) -> _Value:
         is_local = is_fast or name in self.code.co_cellvars
@@ -303,18 +371,20 @@ class _Walk:
             self._use(value)
             self._note((Path(is_local=False, names=(name,)),))
 
-    def _from_inner(self, path: Path) -> Iterator[Path]:
+    def _from_inner(self, code: CodeType, path: Path) -> Iterator[Path]:
         """Yield what a path of a function that is defined here is to this one."""
         name, *rest = path.names
-        for found in () if path.is_local else self._variable(name, is_fast=False).paths:
-            yield Path(found.is_local, (*found.names, *rest))
+        if not path.is_local:
+            yield from _Value(self._variable(name, is_fast=False).paths).along(rest)
+        elif name == _ITERATED and rest:
+            yield from self.inner[code].along(rest[1:])
 
-    def _all_from_inner(self, paths: Paths) -> Paths:
-        return tuple([found for path in paths for found in self._from_inner(path)])
+    def _all_from_inner(self, code: CodeType, paths: Paths) -> Paths:
+        return tuple([found for path in paths for found in self._from_inner(code, path)])
 
     def _push(self, value: _Value, beside: int = 0) -> None:
         """Put a value on the stack, beside others that mark how it is called."""
-        value = _Value(tuple([path for path in value.paths if len(path.names) <= _LONGEST]))
+        value = replace(value, paths=tuple([path for path in value.paths if len(path.names) <= _LONGEST]))
         self._note(value.paths)
         self.stack += [*[_UNKNOWN] * beside, value] if _IS_NULL_BELOW else [value, *[_UNKNOWN] * beside]
 
@@ -372,6 +442,25 @@ def _entry_of(callee: Paths, given: Sequence[_Value]) -> _Value | None:
     """Return what `value.get(key)` reads, where nobody knows the key; None for other calls."""
     owners = [replace(path, names=path.names[:-1]) for path in callee if path.names[-1] in _GETTING]
     return _Value(tuple(owners)).below(None) if given and owners and len(owners) == len(callee) else None
+
+
+def _gone_through(callee: Paths, given: Sequence[_Value]) -> _Value | None:
+    """Return what `enumerate(value)`, `zip(value, other)`, `list(value)` or `value.items()` has in it, or None."""
+    if callee in _SAME_ITEMS and given:
+        return _Value(items=given[0].each())
+    if callee == _ENUMERATE and given:
+        return _Value(items=_built((_UNKNOWN, given[0].each())))
+    if callee == _ZIP:
+        return _Value(items=_built([value.each() for value in given]))
+    methods = {path.names[-1] for path in callee}
+    each = _Value(tuple([replace(path, names=path.names[:-1]) for path in callee if len(path.names) > 1])).each()
+    match [*methods]:
+        case ["items"]:
+            return _Value(items=_built((_UNKNOWN, each)))
+        case ["values"]:
+            return _Value(items=each)
+        case _:
+            return None
 
 
 def _taken(stack: Sequence[_Value], item: dis.Instruction) -> list[_Value]:
