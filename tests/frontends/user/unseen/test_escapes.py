@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
 from io import StringIO
+from operator import itemgetter
 from pdb import Pdb
 from typing import TypeVar
 
@@ -43,7 +44,7 @@ class Remembering(nn.Module):
 
 def only(of: list[T]) -> T:
     """Return what is in a list, on no path that a step names."""
-    return next(iter(of))
+    return itemgetter(0)(of)
 
 
 def captured(step: Callable[[Tensor, nn.Module], object]) -> None:

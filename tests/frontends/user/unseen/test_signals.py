@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Iterator
+from operator import itemgetter
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ NOTES = (LOG,)
 
 def noted() -> list[str]:
     """Where a step may note something that is not put back, since it names no list."""
-    return next(iter(NOTES))
+    return itemgetter(0)(NOTES)
 
 
 def sound(_number: int, _frame: object) -> None:

@@ -34,12 +34,13 @@ from outgrow.frontends.user.reach.configuration import NUMBERS, is_configuration
 from outgrow.frontends.user.reach.functions import behind, wrapped_by, wraps
 from outgrow.frontends.user.reach.hooks import hooks
 from outgrow.frontends.user.reach.locations import MISSING, Location, is_of_a_package, is_of_the_user, of_class
-from outgrow.frontends.user.reach.reads import EACH, IMPORT, SUPER, Path, reads
+from outgrow.frontends.user.reach.reads import IMPORT, SUPER, reads
+from outgrow.frontends.user.reach.values import EACH, Path
 
 _WRITING = frozenset(("add", "append", "clear", "discard", "extend", "update"))
 """Methods of containers that write, and for which what is there does not count."""
-_OF_KEYS = frozenset(("__contains__", "get", "keys", "setdefault"))
-"""Methods of dictionaries that look at no entry, or only at the one that is asked for."""
+_OF_KEYS = frozenset(("__contains__", "get", "items", "keys", "setdefault", "values"))
+"""Methods of dictionaries that look at no entry, or only at the one that is asked for, or that is on a path then."""
 _BLIND = frozenset(("callable", "hasattr", "id", "isinstance", "issubclass", "print", "super", "type"))
 """Functions of Python's that look at no content of what they are given."""
 _PASSES = ("forward", "setup_context", "backward", "vmap", "jvp")

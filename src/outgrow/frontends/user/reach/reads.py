@@ -6,10 +6,10 @@ variable, and as an argument of a call; where two ways meet (`one if flag else o
 `getattr(value, "word")`, `value.get("word")` or `"word" in value` names, and `vars(value)` is `value.__dict__`. What is
 imported within the function is on a path from its module on.
 
-What is reached by an index is on the path of each entry, and so is what a loop finds, which uses the container as a
-whole as well: also one over `enumerate(container)`, or within a comprehension. What is reached by a slice is on no
-path, but the container is used as a whole then. What is written by an index is as if `update` was called. Of what the
-code only asks whether it is there, or empty, the truth is used.
+What is reached by an index is on the path of each entry, and so is what a loop finds, also one over `zip(container,
+other)`, or within a comprehension. What is reached by a slice is on no path, but the container is used as a whole then.
+What is written by an index is as if `update` was called. Of what the code only asks whether it is there, or empty, the
+truth is used.
 """
 
 import dis
@@ -19,12 +19,23 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from types import CodeType
 
+from outgrow.frontends.user.reach.values import (
+    GOING_THROUGH,
+    OF_KINDS,
+    UNKNOWN,
+    Path,
+    Paths,
+    Value,
+    built,
+    entry_of,
+    gone_through,
+    named_by_word,
+)
+
 SUPER = "super()"
 """Stands in a path for `super()` of the value before, in a method of it."""
 IMPORT = "import"
 """Begins a path of what is imported; the name of the module, with dots before it if it is a relative one, is next."""
-EACH = "[]"
-"""Stands in a path for each entry of the value before: which one it is, only the step's Python says."""
 _LONGEST = 12
 """Attributes of attributes are followed this far."""
 _VARIABLES = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLOSURE", "LOAD_FAST")
@@ -39,8 +50,6 @@ _ASKING = frozenset(("IS_OP", "TO_BOOL", "UNARY_NOT"))
 """Instructions that ask, as jumps do, no more than the truth of a value, or which one it is."""
 _IS_NULL_BELOW = sys.version_info < (3, 13)
 """Where a name is loaded to be called, the mark for that lies below it."""
-_GETTING = frozenset(("get", "setdefault"))
-"""Methods of dictionaries that read the entry under a word."""
 _PASSING_ON = frozenset(
     (
         *("BUILD_LIST", "BUILD_SET", "BUILD_TUPLE", "FOR_ITER", "GET_ITER", "MAKE_FUNCTION"),
@@ -51,35 +60,6 @@ _PASSING_ON = frozenset(
 _ITERATED = ".0"
 """The variable of a comprehension in which is what it goes through."""
 _JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
-
-
-@dataclass(frozen=True, slots=True)
-class Path:
-    """A variable, of the function itself or from outside, and what is read of it."""
-
-    is_local: bool
-    names: tuple[str, ...]
-
-    def below(self, name: str) -> "Path":
-        """Return the path of an attribute, or of an entry."""
-        return Path(self.is_local, (*self.names, name))
-
-
-Paths = tuple[Path, ...]
-
-
-def _builtins(*names: str) -> tuple[Paths, ...]:
-    """What is called where one of Python's functions is."""
-    return tuple([(Path(is_local=False, names=(name,)),) for name in names])
-
-
-_BY_WORD = _builtins("getattr", "hasattr")
-"""Functions that read an attribute under a word, or say whether there is one."""
-_OF_KINDS = _builtins("isinstance", "type")
-"""Functions that say of which type a value is."""
-_SAME_ITEMS = _builtins("iter", "list", "reversed", "sorted", "tuple")
-"""Functions that give what goes through the items of a value."""
-_ENUMERATE, _ZIP = _builtins("enumerate", "zip")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,59 +91,17 @@ def reads(code: CodeType) -> Reads:
     return _Walk(code).reads()
 
 
-@dataclass(frozen=True, slots=True)
-class _Value:
-    """A value on the stack: the paths on which it may have been read, or a constant.
-
-    Of one that is on no path, such as an iterator, its `items` may be on some; those of a tuple are in `parts`, too.
-    """
-
-    paths: Paths = ()
-    constant: object = None
-    items: "_Value | None" = None
-    parts: "tuple[_Value, ...]" = ()
-
-    def each(self) -> "_Value":
-        """Return what a loop over it finds."""
-        return self.below(None) if self.items is None else self.items
-
-    def along(self, names: Sequence[str]) -> Iterator[Path]:
-        """Yield the paths of what is read of it, by names."""
-        for path in self.paths:
-            yield Path(path.is_local, (*path.names, *names))
-        for part in self.parts if names[:1] == [EACH] else ():
-            yield from part.along(names[1:])
-
-    def taken_apart(self, count: int) -> "tuple[_Value, ...]":
-        """Return what is in it, if it has so many parts."""
-        return self.parts if len(self.parts) == count else (self.each(),) * count
-
-    def below(self, name: object) -> "_Value":
-        if isinstance(name, slice):
-            return _UNKNOWN
-        return _Value(tuple([path.below(name if isinstance(name, str) else EACH) for path in self.paths]))
-
-
-_UNKNOWN = _Value()
-
-
-def _built(parts: Sequence[_Value]) -> _Value:
-    """Return a tuple, or a list, of some values."""
-    items = _Value(tuple(dict.fromkeys(path for part in parts for path in part.paths)))
-    return _Value(items=items, parts=tuple(parts))
-
-
 class _Walk:
     """Goes through a code once."""
 
     def __init__(self, code: CodeType) -> None:
         self.code = code
         self.cells = frozenset((*code.co_cellvars, *code.co_freevars))
-        self.stack: list[_Value] = []
-        self.arriving: dict[int, list[_Value]] = {}
+        self.stack: list[Value] = []
+        self.arriving: dict[int, list[Value]] = {}
         self.local: dict[str, Paths] = {}
         self.keywords: tuple[str, ...] = ()
-        self.inner: dict[CodeType, _Value] = {}
+        self.inner: dict[CodeType, Value] = {}
         self.paths: dict[Path, None] = {}
         self.calls: dict[CallSite, None] = {}
         self.whole: dict[Path, None] = {}
@@ -209,7 +147,7 @@ class _Walk:
         elif kind == "IMPORT_NAME":
             self._import(item.argval)
         elif kind == "IMPORT_FROM":
-            self._push((self.stack[-1] if self.stack else _UNKNOWN).below(item.argval))
+            self._push((self.stack[-1] if self.stack else UNKNOWN).below(item.argval))
         else:
             self._move(item)
 
@@ -218,9 +156,9 @@ class _Walk:
         if item.opname == "KW_NAMES":
             self.keywords = constant
             return
-        self.stack.append(_Value(constant=constant))
+        self.stack.append(Value(constant=constant))
         if isinstance(constant, CodeType):
-            self.inner.setdefault(constant, _UNKNOWN)
+            self.inner.setdefault(constant, UNKNOWN)
 
     def _load(self, item: dis.Instruction) -> None:
         is_fast = item.opname.startswith("LOAD_FAST")
@@ -229,12 +167,14 @@ class _Walk:
         else:
             self._push(self._variable(item.argval, is_fast=is_fast), _effect(item) - 1)
             if item.opname == "LOAD_CLOSURE" or (is_fast and item.argval in self.cells):
-                self.stack[-1] = _UNKNOWN  # the variable itself, for a function that is defined here
+                self.stack[-1] = UNKNOWN  # the variable itself, for a function that is defined here
 
     def _part(self, item: dis.Instruction) -> None:
         """Read an attribute, that of `super()`, or an entry."""
         if item.opname in ("LOAD_ATTR", "LOAD_METHOD"):
-            self._push(self._pop().below(item.argval), _effect(item))
+            owner = self._pop()
+            self._use(replace(owner, paths=()))
+            self._push(owner.below(item.argval), _effect(item))
         elif item.opname == "LOAD_SUPER_ATTR":
             owner, _, _ = self._pop(), self._pop(), self._pop()
             self._push(owner.below(SUPER).below(item.argval), _effect(item) + 2)
@@ -247,7 +187,7 @@ class _Walk:
         """Read a module: the one that is named, or, if nothing is to be taken from it, the package in which it is."""
         taken, level = self._pop().constant, self._pop().constant
         dots = "." * level if isinstance(level, int) else ""
-        self._push(_Value((Path(is_local=False, names=(IMPORT, dots + (name if taken else name.partition(".")[0]))),)))
+        self._push(Value((Path(is_local=False, names=(IMPORT, dots + (name if taken else name.partition(".")[0]))),)))
 
     def _store(self, item: dis.Instruction) -> None:
         match item.opname:
@@ -272,12 +212,12 @@ class _Walk:
         """Let an instruction move values on the stack, jump, or make others of them."""
         count = item.arg or 0
         if item.opname == "COPY":
-            self.stack.append(self.stack[-count] if count <= len(self.stack) else _UNKNOWN)
+            self.stack.append(self.stack[-count] if count <= len(self.stack) else UNKNOWN)
         elif item.opname == "SWAP":
             if count <= len(self.stack):
                 self.stack[-1], self.stack[-count] = self.stack[-count], self.stack[-1]
         elif item.opname.startswith("BUILD_") and not count:  # which takes nothing
-            self.stack.append(_UNKNOWN)
+            self.stack.append(UNKNOWN)
         elif item.opcode in _JUMPS:
             self._ask(*_taken(self.stack, item))
             there = _after(self.stack, item, jump=True)
@@ -294,27 +234,32 @@ class _Walk:
                 self._use(*taken)
             self.stack = _after(self.stack, item, jump=False)
             if item.opname == "BUILD_SLICE" and self.stack:
-                self.stack[-1] = _Value(constant=slice(None))
+                self.stack[-1] = Value(constant=slice(None))
 
     def _pass_on(self, item: dis.Instruction) -> None:
         """Let an instruction make a value of which it is known what is in it, or take one apart."""
         before, count = [*self.stack], item.arg or 0
-        last = before[-1] if before else _UNKNOWN
-        self._move(item)
+        last = before[-1] if before else UNKNOWN
         match item.opname:
-            case "FOR_ITER":
-                self.stack = [*before, *[_UNKNOWN] * (_effect(item) - 1), last.each()]
-            case "UNPACK_SEQUENCE":
-                self.stack = [*before[:-1], *last.taken_apart(count)[::-1]]
             case "GET_ITER":
-                self.stack[-1:] = [_Value(items=last.each())]
+                self._note(last.each().paths)
+                self.stack[-1:] = [Value(items=last.each())]
+            case "UNPACK_SEQUENCE":
+                self._note(last.each().paths)
+                self.stack[-1:] = last.taken_apart(count)[::-1]
+            case "FOR_ITER":
+                self._move(item)
+                self.stack = [*before, *[UNKNOWN] * (_effect(item) - 1), last.each()]
             case "MAKE_FUNCTION" | "SET_FUNCTION_ATTRIBUTE":
-                self.stack[-1:] = [_Value(constant=last.constant)]
+                self._move(item)
+                self.stack[-1:] = [Value(constant=last.constant)]
             case _:
-                self.stack[-1:] = [_built(before[len(before) - count :])]
+                self._move(item)
+                self.stack[-1:] = [built(before[len(before) - count :])]
 
-    def _search(self, owner: _Value, item: _Value) -> None:
+    def _search(self, owner: Value, item: Value) -> None:
         """Ask whether something is in a value."""
+        self._use(replace(owner, paths=()))
         if isinstance(item.constant, str):
             self._note(owner.below(item.constant).paths)
             return
@@ -332,39 +277,49 @@ class _Walk:
         called = (self._pop(), self._pop())
         self._define(called, values)
         callee = (*called[0].paths, *called[1].paths)
-        named = _named_by_word(callee, values)
+        named = named_by_word(callee, values)
         if named is not None:
             self._use(*values[1:])
             self._push(named)
             return
-        if callee in _OF_KINDS:
+        if callee in OF_KINDS:
             self._ask(*values[:1])
-        given = [value.paths for value in values]
-        by_position = len(given) - len(keywords)
-        self._use(_Value(callee), *(() if callee else values))
-        self._note_call(callee, tuple(given[:by_position]), tuple(zip(keywords, given[by_position:], strict=False)))
-        is_super = Path(is_local=False, names=("super",)) in callee and self.code.co_argcount > 0 and not given
-        owner = self._variable(self.code.co_varnames[0], is_fast=True) if is_super else _UNKNOWN
-        entry = _entry_of(callee, values) or _gone_through(callee, values)
+        self._use(Value(callee))
+        through = gone_through(callee, values)
+        if through is None or callee not in GOING_THROUGH:
+            self._hand(callee, values, keywords)
+        else:
+            self._note(path for value in values for path in value.each().paths)
+        is_super = Path(is_local=False, names=("super",)) in callee and self.code.co_argcount > 0 and not values
+        owner = self._variable(self.code.co_varnames[0], is_fast=True) if is_super else UNKNOWN
+        entry = through or entry_of(callee, values)
         if entry is None:
             self.stack.append(owner.below(SUPER))
         else:
             self._push(entry)
 
-    def _define(self, called: Sequence[_Value], given: Sequence[_Value]) -> None:
+    def _hand(self, callee: Paths, values: Sequence[Value], keywords: Sequence[str]) -> None:
+        """Hand values to what is called; of one that is on no path, what is in it is used as a whole."""
+        given = [value.paths for value in values]
+        by_position = len(given) - len(keywords)
+        self._use(*(replace(value, paths=() if callee else value.paths) for value in values))
+        self._note_call(callee, tuple(given[:by_position]), tuple(zip(keywords, given[by_position:], strict=False)))
+
+    def _define(self, called: Sequence[Value], given: Sequence[Value]) -> None:
         """Note what a comprehension goes through, which it is called with."""
         for value in called:
             if isinstance(value.constant, CodeType) and _ITERATED in value.constant.co_varnames:
                 items = [item.items for item in (*called, *given) if item.items is not None]
-                self.inner[value.constant] = items[0] if items else _UNKNOWN
+                self.inner[value.constant] = items[0] if items else UNKNOWN
 
-    def _variable(self, name: str, *, is_fast: bool) -> _Value:
+    def _variable(self, name: str, *, is_fast: bool) -> Value:
         is_local = is_fast or name in self.code.co_cellvars
-        return _Value((Path(is_local, (name,)), *(self.local.get(name, ()) if is_local else ())))
+        return Value((Path(is_local, (name,)), *(self.local.get(name, ()) if is_local else ())))
 
     def _keep(self, name: str, *, is_fast: bool) -> None:
         """Keep the path of a value in a variable, if that is local; another one is changed from here."""
         value = self._pop()
+        self._use(replace(value, paths=()))
         if is_fast or name in self.code.co_cellvars:
             self.local[name] = tuple(dict.fromkeys((*self.local.get(name, ()), *value.paths)))
         else:
@@ -375,28 +330,29 @@ class _Walk:
         """Yield what a path of a function that is defined here is to this one."""
         name, *rest = path.names
         if not path.is_local:
-            yield from _Value(self._variable(name, is_fast=False).paths).along(rest)
+            yield from Value(self._variable(name, is_fast=False).paths).along(rest)
         elif name == _ITERATED and rest:
             yield from self.inner[code].along(rest[1:])
 
     def _all_from_inner(self, code: CodeType, paths: Paths) -> Paths:
         return tuple([found for path in paths for found in self._from_inner(code, path)])
 
-    def _push(self, value: _Value, beside: int = 0) -> None:
+    def _push(self, value: Value, beside: int = 0) -> None:
         """Put a value on the stack, beside others that mark how it is called."""
         value = replace(value, paths=tuple([path for path in value.paths if len(path.names) <= _LONGEST]))
         self._note(value.paths)
-        self.stack += [*[_UNKNOWN] * beside, value] if _IS_NULL_BELOW else [value, *[_UNKNOWN] * beside]
+        self.stack += [*[UNKNOWN] * beside, value] if _IS_NULL_BELOW else [value, *[UNKNOWN] * beside]
 
-    def _pop(self) -> _Value:
-        return self.stack.pop() if self.stack else _UNKNOWN
+    def _pop(self) -> Value:
+        return self.stack.pop() if self.stack else UNKNOWN
 
-    def _use(self, *values: _Value) -> None:
-        """Note that values are used as a whole."""
+    def _use(self, *values: Value) -> None:
+        """Note that values are used as a whole, and what is known to be in them."""
         for value in values:
             self.whole |= dict.fromkeys(value.paths)
+            self._use(*([] if value.items is None else [value.items]), *value.parts)
 
-    def _ask(self, *values: _Value) -> None:
+    def _ask(self, *values: Value) -> None:
         """Note that it is asked whether there are values, or whether they are empty."""
         for value in values:
             self.asked |= dict.fromkeys(value.paths)
@@ -412,58 +368,17 @@ def _effect(item: dis.Instruction, *, jump: bool = False) -> int:
     return dis.stack_effect(item.opcode, item.arg, jump=jump)
 
 
-def _after(stack: Sequence[_Value], item: dis.Instruction, *, jump: bool) -> list[_Value]:
+def _after(stack: Sequence[Value], item: dis.Instruction, *, jump: bool) -> list[Value]:
     """Return the stack after an instruction of which nothing is known but how many values it takes or gives."""
     effect = _effect(item, jump=jump)
-    found = [*stack[: len(stack) + effect]] if effect < 0 else [*stack, *[_UNKNOWN] * effect]
+    found = [*stack[: len(stack) + effect]] if effect < 0 else [*stack, *[UNKNOWN] * effect]
     changed = len(found) - 1 if effect <= 0 else len(stack) - 1
     if changed >= 0 and not item.opname.startswith(_LEAVING):
-        found[changed] = _UNKNOWN
+        found[changed] = UNKNOWN
     return found
 
 
-def _named_by_word(callee: Paths, given: Sequence[_Value]) -> _Value | None:
-    """Return what `getattr(value, "word")`, `value.get("word")` or `vars(value)` reads; None for other calls.
-
-    What `hasattr` says of a word is asked of what `getattr` would read.
-    """
-    if callee == (Path(is_local=False, names=("vars",)),) and len(given) == 1:
-        return given[0].below("__dict__")
-    if callee in _BY_WORD and len(given) > 1 and isinstance(given[1].constant, str):
-        return given[0].below(given[1].constant)
-    if callee and given and isinstance(given[0].constant, str):
-        owners = [replace(path, names=path.names[:-1]) for path in callee if len(path.names) > 1]
-        if len(owners) == len(callee) and all(path.names[-1] in _GETTING for path in callee):
-            return _Value(tuple(owners)).below(given[0].constant)
-    return None
-
-
-def _entry_of(callee: Paths, given: Sequence[_Value]) -> _Value | None:
-    """Return what `value.get(key)` reads, where nobody knows the key; None for other calls."""
-    owners = [replace(path, names=path.names[:-1]) for path in callee if path.names[-1] in _GETTING]
-    return _Value(tuple(owners)).below(None) if given and owners and len(owners) == len(callee) else None
-
-
-def _gone_through(callee: Paths, given: Sequence[_Value]) -> _Value | None:
-    """Return what `enumerate(value)`, `zip(value, other)`, `list(value)` or `value.items()` has in it, or None."""
-    if callee in _SAME_ITEMS and given:
-        return _Value(items=given[0].each())
-    if callee == _ENUMERATE and given:
-        return _Value(items=_built((_UNKNOWN, given[0].each())))
-    if callee == _ZIP:
-        return _Value(items=_built([value.each() for value in given]))
-    methods = {path.names[-1] for path in callee}
-    each = _Value(tuple([replace(path, names=path.names[:-1]) for path in callee if len(path.names) > 1])).each()
-    match [*methods]:
-        case ["items"]:
-            return _Value(items=_built((_UNKNOWN, each)))
-        case ["values"]:
-            return _Value(items=each)
-        case _:
-            return None
-
-
-def _taken(stack: Sequence[_Value], item: dis.Instruction) -> list[_Value]:
+def _taken(stack: Sequence[Value], item: dis.Instruction) -> list[Value]:
     """Return the values that an instruction takes from the stack, then the one of which it makes another."""
     effect = _effect(item, jump=False)
     taken = list(stack[len(stack) + effect :]) if effect < 0 else []
@@ -471,9 +386,8 @@ def _taken(stack: Sequence[_Value], item: dis.Instruction) -> list[_Value]:
     return [*taken, stack[changed]] if changed >= 0 and not item.opname.startswith(_LEAVING) else taken
 
 
-def _merged(one: list[_Value], other: list[_Value]) -> list[_Value]:
+def _merged(one: list[Value], other: list[Value]) -> list[Value]:
     """Return the stack where two ways meet."""
     if len(one) != len(other):
         return one
-    pairs = zip(one, other, strict=True)
-    return [a if a == b else replace(a, paths=tuple(dict.fromkeys((*a.paths, *b.paths)))) for a, b in pairs]
+    return [*map(Value.merged, one, other)]
