@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,12 @@ from outgrow.frontends.tracing.capture import capture
 
 pytestmark = [pytest.mark.usefixtures("no_room_is_ample"), pytest.mark.filterwarnings("ignore:.*captured")]
 CALLS = 6
+
+
+class Stage(Enum):
+    """What a training is in."""
+
+    FIRST = "first"
 
 
 class Loss:
@@ -48,6 +55,7 @@ class Job:
         self.optimizer = SGD(self.model.parameters(), lr=0.1)
         self.losses, self.named = [Loss(1.0), Loss(0.5)], {"a": Loss(1.0), "b": Loss(2.0)}
         self.pairs = [(Loss(1.0), 2.0), (Loss(3.0), 0.5)]
+        self.staged = {Stage.FIRST: Loss(1.0)}
         self.paired = {"a": (Loss(1.0), 2.0)}
         self.meters, self.meter_of = (Meter(), Meter()), {"all": Meter(), "last": Meter()}
         self.histories: list[list[float]] = [[], []]
@@ -62,7 +70,7 @@ class Job:
     def changed(self) -> None:
         """Change the weights of all losses."""
         pairs = (*self.pairs, *self.paired.values())
-        for loss in (*self.losses, *self.named.values(), *(loss for loss, _ in pairs)):
+        for loss in (*self.losses, *self.named.values(), *self.staged.values(), *(loss for loss, _ in pairs)):
             loss.weight *= 0.75
 
 
@@ -122,6 +130,7 @@ WAYS: dict[str, Way] = {
     "numbered": lambda job, found: sum(at * loss.weight * found.sum() for at, loss in enumerate(job.losses)),
     "zipped": lambda job, found: sum([weight * loss(found) for loss, weight in zip(job.losses, (1, 2), strict=True)]),
     "a copy": lambda job, found: sum(loss(found) for loss in reversed(list(job.losses))),
+    "a member": lambda job, found: job.staged[Stage.FIRST](found),
     "an index": lambda job, found: job.pairs[0][0](found) + job.paired["a"][0](found),
 }
 

@@ -176,6 +176,21 @@ def test_what_an_object_does_that_a_step_makes_counts(no_room_is_ample: None, tm
         assert torch.equal(called(x), step(x))
 
 
+class Teacher(nn.Module):
+    """A module with a number from outside."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * Scaled.scale()
+
+
+def test_what_a_module_runs_that_is_given_counts() -> None:
+    """Though it is not in training."""
+    SCALE.now = 1.0
+    captured = capture(lambda x, teacher: teacher(x) + 1, [], [], (torch.ones(1, 2), Teacher()))
+    SCALE.now = 2.0
+    assert captured.outside.other() is not None
+
+
 def test_what_a_step_counts_may_be_handed_on_as_a_whole(no_room_is_ample: None, tmp_path: Path) -> None:  # noqa: ARG001
     """It makes no other step; what is set beside it does."""
     model, state = nn.Linear(2, 2), Namespace(steps=0, weight=1.0)

@@ -18,6 +18,7 @@ import sys
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import cached_property, partial
 from importlib.util import resolve_name
 from types import CodeType, FunctionType, MethodType
@@ -118,11 +119,12 @@ def reached(
 ) -> Reached:
     """Return the locations that a step reaches when it trains some models and is called with some arguments.
 
-    Of the arguments only those of which signatures do not know what is in them, and functions.
+    Of the arguments only those of which signatures do not know what is in them, functions, and what modules run.
     """
     models = tuple(models)
     reach = _Reach()
-    for model in models:
+    given = (*args, *(kwargs or {}).values())
+    for model in (*models, *[value for value in given if isinstance(value, nn.Module)]):
         root = Location.holding("model", model)
         for name, module in model.named_modules():
             reach.modules.setdefault(id(module), (module, root.below(tuple(name.split(".") if name else ()))))
@@ -130,7 +132,7 @@ def reached(
     reach.meet(step, _Given(positions, tuple((n, reach.given(n, v)) for n, v in (kwargs or {}).items())), is_step=True)
     for module, location in reach.modules.values():
         reach.meet(module, at=location)
-    for function in (*hooks(models, optimizers), *filter(_is_function, (*args, *(kwargs or {}).values()))):
+    for function in (*hooks(models, optimizers), *filter(_is_function, given)):
         reach.meet(function, _Given())
     codes = {id(function): (function, function.__code__) for function in reach.functions.values()}
     whole, by_entries = frozenset(reach.whole), frozenset(reach.by_entries - reach.whole)
@@ -413,7 +415,8 @@ def _names_in(value: object) -> Collection[object] | None:
     if not (is_container(value) or isinstance(value, tuple)) or isinstance(value, set):
         return None
     names = value if isinstance(value, dict) else range(len(value))
-    return names if len(names) <= _FEW and all(type(name) in NUMBERS for name in names) else None
+    are_plain = all(type(name) in NUMBERS or isinstance(name, Enum) for name in names)
+    return names if len(names) <= _FEW and are_plain else None
 
 
 def _operators(kind: type) -> Iterator[FunctionType]:
