@@ -176,6 +176,21 @@ def test_what_an_object_does_that_a_step_makes_counts(no_room_is_ample: None, tm
         assert torch.equal(called(x), step(x))
 
 
+@pytest.mark.parametrize("held", [lambda it: it, lambda it: {"it": it}, lambda it: [it], lambda it: (0.5, it)])
+def test_attributes_of_what_is_given_count(held: Callable[[Options], Any]) -> None:
+    """Also of an object in a container, which is another one in each call."""
+    model, options = nn.Linear(2, 2), Options()
+
+    def step(x: Tensor, given: Any) -> Tensor:
+        found = given if isinstance(given, Options) else given["it"] if isinstance(given, dict) else given[-1]
+        return model(x).sum() * found.weight
+
+    captured = capture(step, [model], [], (torch.ones(1, 2), held(options)))
+    assert captured.outside.other() is None
+    options.weight = 2.0
+    assert captured.outside.other() is not None
+
+
 class Teacher(nn.Module):
     """A module with a number from outside."""
 

@@ -24,6 +24,7 @@ from importlib.util import resolve_name
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
+import torch.utils._pytree as pytree
 from numpy import ndarray
 from torch import Tensor, nn
 from torch.autograd import Function
@@ -140,6 +141,11 @@ def reached(
     return Reached(tuple(reach.locations.values()), whole, by_entries, asked, tuple(codes.values()))
 
 
+def _is_described(argument: object) -> bool:
+    """Whether signatures know what is in an argument, or compare it by themselves."""
+    return isinstance(argument, nn.Module | Optimizer | Tensor) or not is_opaque(argument)
+
+
 def _is_function(value: object) -> bool:
     return isinstance(value, FunctionType | MethodType | partial)
 
@@ -158,9 +164,11 @@ class _Reach:
     looked_into: dict[int, tuple[object, int]] = field(default_factory=dict[int, tuple[object, int]])
 
     def given(self, name: str, value: object) -> Locations:
-        """Return the location of an argument, if it is an object that signatures do not describe."""
-        is_described = isinstance(value, nn.Module | Optimizer | Tensor) or not is_opaque(value)
-        return () if is_described else (self._holding(name, value),)
+        """Return the location of an argument, if signatures do not describe what it is, or all that is in it."""
+        leaves, structure = pytree.tree_flatten(value)
+        undescribed = [None if _is_described(leaf) else leaf for leaf in leaves]
+        is_known = all(leaf is None for leaf in undescribed)
+        return () if is_known else (self._holding(name, pytree.tree_unflatten(undescribed, structure)),)
 
     def meet(self, value: Any, given: _Given = _NAMED, at: Location | None = None, *, is_step: bool = False) -> bool:
         """Look at what a callable names, which may be at a location, and which is given something.
