@@ -1,6 +1,6 @@
 """What does one see while a command works? A bar on a terminal; plain lines, one a step, where the output is piped.
 
-step 1/3  loss 1.0986  27.30 s  peak 2.10 GiB of 2.22 GiB
+step 1/3  loss 1.0986  27.30 s  process 2.10 GiB of 2.22 GiB
 """
 
 import math
@@ -58,7 +58,7 @@ class StepLine:
         """The line."""
         width = len(str(self.steps))
         loss = "" if self.loss is None else f"  loss {_short(self.loss)}"
-        memory = f"peak {format_bytes(self.process_bytes)} of {format_bytes(self.budget_bytes)}"
+        memory = f"process {format_bytes(self.process_bytes)} of {format_bytes(self.budget_bytes)}"
         if self.process_bytes > self.budget_bytes:
             memory += f", {format_bytes(self.process_bytes - self.budget_bytes)} too many"
         planning = f" ({format_seconds(self.planning_seconds)} of it planning)" if self.planning_seconds > 0 else ""
