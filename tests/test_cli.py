@@ -473,6 +473,8 @@ def test_refusals(outgrow: Command, toy: Path, disk_folder: Path, arguments: lis
     ("field", "value", "reason"),
     [
         ("model", None, "whose model is a NoneType. Give the nn.Module that is trained."),
+        ("model", [torch.nn.Linear(2, 2)], "whose model is a list. Give the nn.Module that is trained; put several of"),
+        ("optimizer", (), "Give the torch.optim.Optimizer; the command line takes one, and a step of several is for"),
         ("optimizer", 3, "whose optimizer is a int. Give the torch.optim.Optimizer."),
         ("step", None, "whose step is a NoneType. Give the function that runs one step."),
         ("step", coroutine, "whose step is a generator or a coroutine. Give a function that returns once the step has"),

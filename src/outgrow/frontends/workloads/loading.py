@@ -118,7 +118,8 @@ def _wrong_field(workload: Workload) -> str | None:
     given: dict[str, object] = {field.name: getattr(workload, field.name) for field in fields(workload)}
     for field, (kind, wanted) in _FIELDS.items():
         if not isinstance(given[field], kind):
-            return f"whose {field} is a {type(given[field]).__name__}. Give {wanted}."
+            several = _SEVERAL.get(field, "") if isinstance(given[field], list | tuple) else ""
+            return f"whose {field} is a {type(given[field]).__name__}. Give {wanted}{several}."
     if not callable(workload.step):
         return f"whose step is a {type(given['step']).__name__}. Give the function that runs one step."
     if inspect.isgeneratorfunction(workload.step) or inspect.iscoroutinefunction(workload.step):
@@ -139,6 +140,11 @@ _FIELDS: Mapping[str, tuple[type, str]] = {
     "optimizer": (Optimizer, "the torch.optim.Optimizer"),
     "batches": (Sequence, "a list of them, each a tuple of the arguments of step"),
 }
+_SEVERAL: Mapping[str, str] = {
+    "model": "; put several of them into one nn.ModuleList",
+    "optimizer": "; the command line takes one, and a step of several is for outgrow.compile",
+}
+"""What is said of a list where the command line wants one."""
 
 
 def _name(function: Callable[..., object]) -> str:
