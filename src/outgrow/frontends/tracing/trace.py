@@ -201,10 +201,12 @@ def _trace(
             schedulers.ended(returned)
             attributes.warn_of_opaque()
             warn_of_given(pytree.tree_unflatten(fakes.leaves, call_structure), arguments)
-            run.leaves(returned, gathering.results(), saying)
+            results = gathering.results()
+            run.leaves(returned, results, saying)
+            gathered = gathering.numbers(saying.calls, (returned, [*results.values()]))
             found = [
                 *run.ended(before, state_tensors(training), fakes.batch, data),
-                *run.made(Numbers.between(numbers, numbers_of(training)).also(gathering.numbers(saying.calls))),
+                *run.made(Numbers.between(numbers, numbers_of(training)).also(gathered)),
             ]
             run.settled, run.exchanged = attributes.settled(), attributes.exchanged()
             run.kept, run.changed = attributes.kept(), gathering.changed(run.numbers)

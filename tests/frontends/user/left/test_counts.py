@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.optim import SGD
 
@@ -40,7 +41,8 @@ class Trainer:
         self.model = Counting()
         self.optimizer = SGD(self.model.parameters(), lr=0.1)
         self.count: Any = 0
-        self.seen, self.table = 0, {"count": 0}
+        self.seen = 0
+        self.table: dict[str, Any] = {"count": 0}
 
     def trained(self, x: Tensor, factor: float = 1.0) -> Tensor:
         loss = self.model(x).square().mean() * factor
@@ -272,3 +274,35 @@ def test_counting_goes_on_from_where_somebody_else_has_put_it() -> None:
     trainer.count = None
     with pytest.raises(TypeError):
         step(x)
+
+
+LEAVING: dict[str, Callable[[Trainer, Tensor, list[Any]], Any]] = {
+    "a table in a list": lambda trainer, loss, log: log.append({"step": trainer.count, "loss": loss.item()}),
+    "what it was": lambda trainer, loss, log: log.append((trainer.count - 1, loss)),
+    "a part of it": lambda trainer, loss, log: log.append([trainer.count, trainer.count / 2, 7, loss.item()]),
+    "a table": lambda trainer, loss, _: trainer.table.update(loss=loss.item(), step=trainer.count),
+    "returned": lambda trainer, loss, _: {"step": trainer.count, "loss": loss},
+}
+
+
+@pytest.mark.parametrize("leave", LEAVING.values(), ids=LEAVING)
+def test_a_count_may_be_left_beside_results(leave: Callable[[Trainer, Tensor, list[Any]], Any]) -> None:
+    """Once that is plain, it makes no other step, and is that of the call."""
+    found: list[tuple[Any, ...]] = []
+    for is_planned in (False, True):
+        trainer, log = Trainer(), list[Any]()
+
+        def step(x: Tensor, trainer: Trainer = trainer, log: list[Any] = log) -> Any:
+            trainer.count += 1
+            return leave(trainer, trainer.trained(x), log)
+
+        called: Any = step
+        if is_planned:
+            called = outgrow.compile(step, model=trainer.model, optimizer=trainer.optimizer, memory_budget="8GiB")
+        returned = [called(torch.full((2, 4), 0.5 + at)) for at in range(5)]
+        kinds = [[type(item) for item in pytree.tree_leaves(entry)] for entry in (*log, *returned)]
+        found.append((str(returned), str(log), str(trainer.table), trainer.count, kinds))
+        if isinstance(called, outgrow.Step):
+            assert len(called.plans.plans) <= 2
+            called.close()
+    assert found[0] == found[1]

@@ -24,6 +24,7 @@ from operator import is_
 from typing import Any, Self, TypeAlias
 
 import numpy as np
+import torch.utils._pytree as pytree
 from torch import SymFloat, SymInt
 
 from outgrow.errors import Uncapturable
@@ -224,10 +225,14 @@ class Gathering:
                 if len(held.value) >= len(held.copy) and differ(held.value, held.copy):
                     refill(held.value, held.copy)
 
-    def numbers(self, said: Collection[object]) -> Numbers:
-        """Return what has become of numbers, all that the step changes, if it gathers any, or has `said` something."""
+    def numbers(self, said: Collection[object], left: object) -> Numbers:
+        """Return what has become of numbers, all that the step changes, if it gathers any, or has `said` something.
+
+        Or if it has `left` or returned one of them, as in which step that was.
+        """
         made: dict[OutsideSlot, SymInt | SymFloat] = {}
         placed: dict[OutsideSlot, int | float] = {}
+        counted: list[object] = []
         others: list[OutsideSlot] = []
         above, placed_keys = self._above(), {slot.key for slot in self._placed()}
         for slot, before, now in self._changed():
@@ -237,10 +242,11 @@ class Gathering:
                 made[slot] = now
             elif type(now) in _NUMBERS and type(before) in _NUMBERS:
                 placed[slot] = now
+                counted += (before, now)
             else:
                 others.append(slot)
         kinds = (*map(type, placed.values()), *(slot.kind for slot in (*placed, *others)))
-        if not (said or made or self.hyper or float in kinds):
+        if not (said or made or self.hyper or float in kinds or _is_among(counted, left)):
             return Numbers()
         slots = (slot for slot in (*made, *placed, *others) if slot not in self.hyper and slot.kind in _NUMBERS)
         return Numbers({}, {**made}, {**placed}, frozenset(slots))
@@ -393,6 +399,12 @@ def _lists(locations: Iterable[Location], going_on: Collection[Hashable], used: 
             stand_in = _Window(value)
         lists.append(_Held(value, [*value], places, stand_in))
     return lists
+
+
+def _is_among(numbers: Collection[object], left: object) -> bool:
+    """Whether one of some numbers is in what a step has left."""
+    leaves = pytree.tree_leaves(left) if numbers else []
+    return any(type(leaf) in _NUMBERS and leaf in numbers for leaf in leaves)
 
 
 def _is_finite(number: object) -> bool:
