@@ -11,7 +11,7 @@ torch calls is looked at for itself: forward passes of the modules in training, 
 `torch.autograd.Function`. Of a container that is used as a whole, the functions in it are looked at; of an object that
 is, the methods that operators call. Of a configuration that is used as a whole, and of an object of an installed
 package, whose code is not looked at, all numbers and containers may be read, and those of objects below it. What is
-reached in other ways, as an attribute of an object in a list, is not seen.
+reached in other ways, as an attribute of what a function returns, is not seen.
 """
 
 import sys
